@@ -1,0 +1,41 @@
+"""Reading settings from whatever a caller has: an AlgoConfig, verl's own, an OmegaConf node, any mapping, or None."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def read(config: Any, name: str, default: Any = None) -> Any:
+    """A field of the config; an absent one, or one that is None, is the default."""
+    if config is None:
+        return default
+    value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    return default if value is None else value
+
+
+class Overlay(Mapping[str, Any]):
+    """A config with some fields replaced, read by attribute, by key and by `.get` like the one beneath."""
+
+    def __init__(self, config: Any, **changes: Any) -> None:
+        self._config, self._changes = config, changes
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changes[name] if name in self._changes else getattr(self._config, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._changes[name] if name in self._changes else self._config[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._config)
+
+    def __len__(self) -> int:
+        return len(self._config)
+
+
+def replace(config: Any, **changes: Any) -> Any:
+    """The config with some of its fields changed; of the same class where it is a dataclass."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return dataclasses.replace(config, **changes)
+    return Overlay(config, **changes)

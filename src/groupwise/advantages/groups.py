@@ -1,0 +1,246 @@
+"""Which answers compete with which, and exact statistics over them.
+
+`Groups` is what every group-relative estimator is written with:
+
+    groups = Groups.of(["a", "a", "b", "b"])
+    moments = groups.moments(scores)                    # float64, two passes
+    advantages = moments.deviations / moments.stds()    # one number per row
+
+Every sum is taken in one canonical order: a group's values sorted ascending, then neighbours added pairwise
+until one number is left. The bits of a statistic therefore depend on the values of the group alone, not on
+the order of the rows, on the other groups of the batch, or on the device. A NaN among a group's values makes
+that group's statistics NaN and touches no other group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groupwise.advantages import kernels
+from groupwise.advantages.labels import number_labels
+from groupwise.errors import BadValueError
+from groupwise.types import Bool, Float64, Int, Shaped
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The groups of about one size (their number of answers rounds up to the same power of two), one per row.
+
+    `values` ascend along a row; the places past a group's size hold NaN, and `rows` holds the number of rows
+    of the batch there. `is_real` tells the two kinds of place apart.
+    """
+
+    numbers: Int[Tensor, "G"]
+    sizes: Int[Tensor, "G"]
+    rows: Int[Tensor, "G N"]
+    values: Float64[Tensor, "G N"]
+
+    @property
+    def is_real(self) -> Bool[Tensor, "G N"]:
+        width = self.values.shape[1]
+        return torch.arange(width, device=self.values.device) < self.sizes[:, None]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and spread of every group, kept as differences from the group's lowest value.
+
+    Differences first: equal scores give exactly 0 at any magnitude, where a mean of the raw values is off by a
+    rounding error that a small standard deviation then blows up to an advantage of 1.
+    """
+
+    groups: Groups
+    values: Float64[Tensor, "B"]
+    lows: Float64[Tensor, "G"]
+    mean_rises: Float64[Tensor, "G"]
+    square_sums: Float64[Tensor, "G"]
+
+    @cached_property
+    def rises(self) -> Float64[Tensor, "B"]:
+        """Each value minus the lowest of its group."""
+        return self.values - self.groups.spread(self.lows)
+
+    @cached_property
+    def deviations(self) -> Float64[Tensor, "B"]:
+        """Each value minus the mean of its group."""
+        return self.rises - self.groups.spread(self.mean_rises)
+
+    @property
+    def means(self) -> Float64[Tensor, "G"]:
+        return self.lows + self.mean_rises
+
+    def stds(self, ddof: int = 1) -> Float64[Tensor, "G"]:
+        """Square root of the squared deviations' sum over (n - ddof); 0 where n <= ddof."""
+        return torch.sqrt(self.square_sums / (self.groups.sizes - ddof).clamp_min(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The grouping of a batch. Built once from labels, it serves any number of statistics.
+
+    ids: the group number of each row, counted in order of first appearance. sizes: answers per group.
+    labels: the label of each group, for messages. host_ids: `ids` in host memory. labelled_sizes: answers per group
+    before `take` left some out, so that a group shrunk by failures is not mistaken for one that was never sampled.
+    """
+
+    ids: Int[Tensor, "B"]
+    sizes: Int[Tensor, "G"]
+    labels: list[Hashable]
+    host_ids: IntArray
+    labelled_sizes: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        index: Groups | Iterable[Any],
+        num_rows: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Groups:
+        """From one label per answer (tensor, array or sequence); a `Groups` is moved to `device` and returned."""
+        if isinstance(index, Groups):
+            groups = index.to(device)
+        else:
+            ids, labels = number_labels(index)
+            groups = cls._numbered(ids, labels, torch.device(device))
+        if num_rows is not None and groups.num_rows != num_rows:
+            raise BadValueError(
+                f"index has {groups.num_rows} labels for {num_rows} answers; give every answer the uid of its prompt"
+            )
+        return groups
+
+    @classmethod
+    def _numbered(
+        cls, ids: IntArray, labels: list[Hashable], device: torch.device, labelled_sizes: IntArray | None = None
+    ) -> Groups:
+        sizes = np.bincount(ids, minlength=len(labels))
+        asked = sizes if labelled_sizes is None else labelled_sizes
+        return cls(_to_device(ids, device), _to_device(sizes, device), labels, ids, asked)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.host_ids)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
+
+    @cached_property
+    def host_sizes(self) -> IntArray:
+        """`sizes` in host memory: looking at it never waits for a GPU."""
+        return np.bincount(self.host_ids, minlength=self.num_groups)
+
+    @cached_property
+    def host_order(self) -> IntArray:
+        """The rows, group by group; within a group as they stand in the batch."""
+        ids = self.host_ids
+        if np.all(ids[1:] >= ids[:-1]):
+            return np.arange(len(ids))
+        return np.argsort(ids, kind="stable")
+
+    @cached_property
+    def order(self) -> Int[Tensor, "B"]:
+        """`host_order` on the device."""
+        return _to_device(self.host_order, self.device)
+
+    @cached_property
+    def starts(self) -> Int[Tensor, "G"]:
+        """Where each group starts in `order`, on the device."""
+        return _to_device(np.cumsum(self.host_sizes) - self.host_sizes, self.device)
+
+    def to(self, device: torch.device | str) -> Groups:
+        device = torch.device(device)
+        same = device.type == self.device.type and device.index in (None, self.device.index)
+        return self if same else Groups._numbered(self.host_ids, self.labels, device, self.labelled_sizes)
+
+    def take(self, rows: Bool[Tensor, "B"]) -> Groups:
+        """The grouping of the rows marked True; groups without such a row are gone."""
+        kept = self.host_ids[rows.cpu().numpy()]
+        numbers, ids = np.unique(kept, return_inverse=True)
+        labels = [self.labels[number] for number in numbers]
+        return Groups._numbered(ids.astype(np.int64), labels, self.device, self.labelled_sizes[numbers])
+
+    def select(self, rows: Int[Tensor, "S"]) -> Groups:
+        """The grouping of a list of rows, repeats allowed: the steps of answers, say."""
+        ids = self.host_ids[rows.cpu().numpy()]
+        return Groups._numbered(ids, self.labels, self.device)
+
+    def spread(self, statistic: Shaped[Tensor, "G"]) -> Shaped[Tensor, "B"]:
+        """One number per group to one number per row."""
+        return statistic[self.ids]
+
+    @cached_property
+    def layout(self) -> list[tuple[Tensor, Tensor]]:
+        """Per power of two: the numbers of the groups that fit it, and their rows padded with `num_rows`."""
+        sizes, starts = self.host_sizes, np.cumsum(self.host_sizes) - self.host_sizes
+        order = np.append(self.host_order, self.num_rows)
+        widths = np.where(sizes > 1, 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64), 1)
+        layout = []
+        for width in np.unique(widths[sizes > 0]):
+            numbers = np.flatnonzero((widths == width) & (sizes > 0))
+            places = starts[numbers, None] + np.arange(width)
+            places[np.arange(width) >= sizes[numbers, None]] = self.num_rows
+            layout.append((_to_device(numbers, self.device), _to_device(order[places], self.device)))
+        return layout
+
+    def tables(self, values: Float64[Tensor, "B"]) -> Iterator[Table]:
+        """The values of each group, sorted, groups of similar size together."""
+        padded = torch.cat([values.double(), values.new_full((1,), torch.nan, dtype=torch.float64)])
+        for numbers, rows in self.layout:
+            ordered, places = padded[rows].sort(dim=1, stable=True)
+            yield Table(numbers, self.sizes[numbers], rows.gather(1, places), ordered)
+
+    def sum(self, values: Float64[Tensor, "B"]) -> Float64[Tensor, "G"]:
+        total = values.new_zeros(self.num_groups, dtype=torch.float64)
+        for table in self.tables(values):
+            total[table.numbers] = pairwise_sum(torch.where(table.is_real, table.values, 0.0))
+        return total
+
+    def moments(self, values: Float64[Tensor, "B"]) -> Moments:
+        """Two passes in float64: the mean of the rises above the lowest value, then the squared deviations."""
+        fused = kernels.group_moments(self, values)
+        if fused is not None:
+            return Moments(self, values, *fused)
+        lows, rises, squares = values.new_zeros(3, self.num_groups, dtype=torch.float64)
+        for table in self.tables(values):
+            low = table.values[:, 0]
+            rise = torch.where(table.is_real, table.values - low[:, None], 0.0)
+            mean = pairwise_sum(rise) / table.sizes
+            deviation = torch.where(table.is_real, rise - mean[:, None], 0.0)
+            lows[table.numbers] = torch.where(mean.isnan(), mean, low)
+            rises[table.numbers] = mean
+            squares[table.numbers] = pairwise_sum(deviation * deviation)
+        return Moments(self, values, lows, rises, squares)
+
+
+def pairwise_sum(table: Float64[Tensor, "G N"]) -> Float64[Tensor, "G"]:
+    """Sum along rows whose length is a power of two by adding neighbours. Zeros appended change no bit."""
+    while table.shape[1] > 1:
+        table = table[:, 0::2] + table[:, 1::2]
+    return table[:, 0]
+
+
+def sorted_sum(values: Float64[Tensor, "B"]) -> Float64[Tensor, ""]:
+    """The sum of all values in the canonical order, whatever order they come in."""
+    width = 1 << max(values.numel() - 1, 0).bit_length()
+    table = torch.nn.functional.pad(values.sort().values, (0, width - values.numel()))
+    return pairwise_sum(table[None])[0]
+
+
+def _to_device(array: IntArray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

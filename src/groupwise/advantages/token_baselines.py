@@ -1,0 +1,158 @@
+"""Optimal token baselines: one baseline per prompt and position, weighted by how much gradient each answer has spent.
+
+B_t = sum_i G_it W_it / (sum_i W_it + eps) over the answers of a group, A_it = G_it - B_t, where G is the reward
+to go and W_t = sum_{j <= t} (1 - 2 pi_j + sum pi^2) rho_j^2 the squared norm of the logit gradients so far
+(rho: rollout importance weights, 1 without them). Names, arguments and defaults are verl 0.9.1's. An answer
+alone in its group: B = 0, as it is where no answer has spent anything. The lowest return is taken off before
+the weighted mean, so that equal returns give exactly 0.
+
+handle_zero_tail: the one longest answer of a group has no company past the length of the second longest; its
+baseline there is 0, not its own return.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.advantages.groups import Groups
+from groupwise.advantages.outcome_api import Index, Pair
+from groupwise.advantages.recurrences import rewards_to_go
+from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
+from groupwise.advantages.rows import as_mask, check_tokens, count_tokens, result_dtype
+from groupwise.advantages.scores import as_row_mask
+from groupwise.types import Bool, Float64, Int
+
+
+@register_adv_est(AdvantageEstimator.OPTIMAL_TOKEN_BASELINE)
+@torch.no_grad()
+def compute_optimal_token_baseline_advantage(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: Index,
+    old_log_probs: Tensor,
+    sum_pi_squared: Tensor,
+    rollout_is_weights: Tensor | None = None,
+    handle_zero_tail: bool = True,
+    epsilon: float = 1e-8,
+    *,
+    failed: Tensor | None = None,
+    **kwargs: Any,
+) -> Pair:
+    """Position t is column t: answers meet where both have a response token in the same column."""
+    inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
+    return _advantages(inputs, index, failed, handle_zero_tail, epsilon, skip_gaps=False)
+
+
+@register_adv_est(AdvantageEstimator.TIR_OPTIMAL_TOKEN_BASELINE)
+@torch.no_grad()
+def compute_multi_turn_optimal_token_baseline_advantage(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: Index,
+    old_log_probs: Tensor,
+    sum_pi_squared: Tensor,
+    rollout_is_weights: Tensor | None = None,
+    handle_zero_tail: bool = True,
+    epsilon: float = 1e-8,
+    *,
+    failed: Tensor | None = None,
+    **kwargs: Any,
+) -> Pair:
+    """Position t is an answer's t-th response token, tool output skipped. Empty answers are not in their group."""
+    inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
+    return _advantages(inputs, index, failed, handle_zero_tail, epsilon, skip_gaps=True)
+
+
+def _advantages(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
+    index: Index,
+    failed: Tensor | None,
+    handle_zero_tail: bool,
+    epsilon: float,
+    skip_gaps: bool,
+) -> Pair:
+    rewards, response_mask, log_probs, sum_pi_squared, rho = inputs
+    others = {"old_log_probs": log_probs, "sum_pi_squared": sum_pi_squared, "rollout_is_weights": rho}
+    check_tokens(rewards, response_mask, **others)
+    mask = as_mask(response_mask)
+    takes_part = torch.ones_like(mask[:, :1]).any(1) if failed is None else ~as_row_mask("failed", failed, mask)
+    mask = mask & takes_part[:, None]
+    if skip_gaps:
+        takes_part = mask.any(1)
+    groups = Groups.of(index, len(mask), mask.device)
+    returns = rewards_to_go(rewards, mask)
+    energy = spent_energy(log_probs, sum_pi_squared, rho, mask)
+    broken = (mask & ~(returns + energy).isfinite()).any(1)
+    # Answers as they meet: column by column, or response token by response token.
+    position = mask.cumsum(1) - 1 if skip_gaps else torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+    present = _line_up(mask, position, mask)
+    met = [_line_up(torch.where(mask, x, 0.0), position, mask) for x in (returns, energy)]
+    baseline = shared_baseline(met[0], met[1], present, groups, epsilon)[groups.ids]
+    if handle_zero_tail:
+        baseline = torch.where(_without_company(takes_part, count_tokens(mask), groups, mask.shape[1]), 0.0, baseline)
+    company = groups.sum(takes_part.double()) > 1
+    baseline = torch.where(groups.spread(company)[:, None], baseline, 0.0)
+    advantages = returns - baseline.gather(1, position.clamp_min(0))
+    poisoned = groups.spread(groups.sum(broken.double()) > 0)[:, None]
+    advantages = torch.where(mask, torch.where(poisoned, torch.nan, advantages), 0.0)
+    dtype = result_dtype(rewards, response_mask)
+    return advantages.to(dtype), torch.where(mask, returns, 0.0).to(dtype)
+
+
+def spent_energy(
+    log_probs: Tensor, sum_pi_squared: Tensor, rho: Tensor | None, mask: Bool[Tensor, "B T"]
+) -> Float64[Tensor, "B T"]:
+    """W_t. A token's share, 1 - 2 pi + sum pi^2, is a squared norm: below 0 it is rounding, and counts as 0."""
+    pi = torch.where(mask, log_probs, 0.0).double().exp()
+    share = (1 - 2 * pi + torch.where(mask, sum_pi_squared, 0.0).double()).clamp_min(0.0)
+    if rho is not None:
+        share = share * torch.where(mask, rho, 0.0).double().square()
+    return torch.where(mask, share, 0.0).cumsum(1)
+
+
+def shared_baseline(
+    returns: Float64[Tensor, "B T"],
+    energy: Float64[Tensor, "B T"],
+    present: Bool[Tensor, "B T"],
+    groups: Groups,
+    epsilon: float,
+) -> Float64[Tensor, "G T"]:
+    """The energy-weighted mean return of the answers present at each position."""
+    baseline = returns.new_zeros(groups.num_groups, returns.shape[1])
+    nobody = returns.new_zeros(1, returns.shape[1])
+    for numbers, rows in groups.layout:
+        here = torch.cat([present, nobody.bool()])[rows]
+        weight = torch.where(here, torch.cat([energy, nobody])[rows], 0.0)
+        value = torch.cat([returns, nobody])[rows]
+        low = torch.where(here, value, torch.inf).amin(1)
+        low = torch.where(low.isfinite(), low, 0.0)
+        rise = torch.where(here, value - low[:, None], 0.0)
+        total = weight.sum(1)
+        mean = (rise * weight).sum(1) / (total + epsilon)
+        baseline[numbers] = torch.where(total > 0, low + mean, 0.0)
+    return baseline
+
+
+def _line_up(values: Tensor, position: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Tensor:
+    """The value of each response token at its position; 0 where there is none."""
+    # Everything that is no response token goes to one spare column, which is cut off.
+    spare = values.new_zeros(values.shape[0], values.shape[1] + 1)
+    return spare.scatter(1, torch.where(mask, position, values.shape[1]), values)[:, :-1]
+
+
+def _without_company(
+    takes_part: Bool[Tensor, "B"], lengths: Int[Tensor, "B"], groups: Groups, num_positions: int
+) -> Bool[Tensor, "B T"]:
+    """True at the positions of each group's one longest answer from the length of the second longest on."""
+    ranked = torch.where(takes_part, lengths, -1).double()
+    second, longest = ranked.new_zeros(2, groups.num_groups)
+    for table in groups.tables(ranked):
+        last = table.sizes[:, None] - 1
+        longest[table.numbers] = table.values.gather(1, last)[:, 0]
+        second[table.numbers] = table.values.gather(1, (last - 1).clamp_min(0))[:, 0]
+    alone_in_front = takes_part & (ranked == groups.spread(longest)) & groups.spread(longest > second)
+    positions = torch.arange(num_positions, device=lengths.device)
+    return alone_in_front[:, None] & (positions >= groups.spread(second)[:, None])

@@ -1,0 +1,56 @@
+"""Everything Groupwise raises on purpose.
+
+GroupwiseError
+├── BadValueError          (also ValueError)              a caller's value: wrong length, unknown option, NaN label
+│   ├── GroupHealthError                                  broken groups, refused by a strict check
+│   └── NonFiniteScoreError                               a NaN or infinite score reached the orchestrator
+├── UnknownNameError       (also ValueError, KeyError)    a name nothing is registered under; names the nearest
+└── MissingFieldError      (also ValueError, KeyError)    a batch or a config lacks a field; says where it comes from
+
+GroupwiseWarning           (a UserWarning)                the result is defined, but probably not what was meant
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class GroupwiseError(Exception):
+    """The root: `except GroupwiseError` catches whatever this package raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which turns a sentence into a quoted one.
+        return str(self.args[0]) if self.args else ""
+
+
+class BadValueError(GroupwiseError, ValueError):
+    """A value from the caller cannot be used; the message says which, why, and what to do."""
+
+
+class GroupHealthError(BadValueError):
+    """The groups of a batch are broken and the caller asked for that to be refused."""
+
+
+class NonFiniteScoreError(BadValueError):
+    """A score is NaN or infinite."""
+
+
+class UnknownNameError(GroupwiseError, ValueError, KeyError):
+    """Nothing is known under this name."""
+
+
+class MissingFieldError(GroupwiseError, ValueError, KeyError):
+    """A field that is needed is not there."""
+
+
+class GroupwiseWarning(UserWarning):
+    """Something is off, but the result is still defined."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """`unknown_name("estimator", "grop", ["grpo"])`: unknown estimator 'grop'; the nearest is 'grpo'; known: grpo."""
+    names = sorted(known)
+    nearest = get_close_matches(str(name), names, n=1, cutoff=0.0)
+    hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+    return UnknownNameError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")

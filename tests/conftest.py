@@ -1,0 +1,27 @@
+"""Every annotated call of the package is checked against its shapes and types while the tests run."""
+
+import os
+
+import hypothesis
+import pytest
+
+if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("groupwise.advantages", "shape_checks.checked")
+
+import torch
+
+hypothesis.settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
