@@ -14,7 +14,7 @@ from groupwise.advantages.groups import Groups, sorted_sum
 from groupwise.errors import BadValueError
 from groupwise.types import Float64
 
-# The variance between prompts cannot be told from the noise with fewer groups: shrinking would then hurt.
+# James and Stein's divisor of the scatter of the group means, groups - 3, needs one more than three.
 _MIN_GROUPS = 4
 
 
@@ -24,9 +24,11 @@ def shrinkage(scores: Float64[Tensor, "B"], groups: Groups) -> Float64[Tensor, "
     Empirical Bayes: with n = 2..4 answers a group's mean is mostly noise, and pulling it toward the batch by as much as
     the batch itself says lowers the error of the baseline (`benchmarks/shrinkage.py`; the idea for RL with verifiable
     rewards: https://arxiv.org/abs/2511.03710). `within` is the pooled variance inside groups (ddof 1), `between` the
-    variance of the group means less the share of it that `within` explains, never below 0. Without two answers in some
-    group, or with fewer than four groups, w is 1 and this is `dr_grpo`. A group of equal scores keeps a signal, its
-    distance from the batch, unless the whole batch is equal: then exactly 0. NaN groups take no part.
+    scatter of the G group means less the share of it that `within` explains, never below 0. The scatter is divided by
+    G - 3, not G - 1 (James and Stein; Efron and Morris 1973): w is a ratio, and with few groups the unbiased variance
+    pulls too far. Without two answers in some group, or with fewer than four groups, w is 1 and this is `dr_grpo`. A
+    group of equal scores keeps a signal, its distance from the batch, unless the whole batch is equal: then exactly 0.
+    NaN groups take no part.
     """
     moments = groups.moments(scores)
     finite = ~moments.means.isnan()
@@ -40,7 +42,7 @@ def shrinkage(scores: Float64[Tensor, "B"], groups: Groups) -> Float64[Tensor, "
     rises = (moments.lows - low) + moments.mean_rises
     noise = within / sizes
     mean_of_means = sorted_sum(torch.where(finite, rises, 0.0)) / count
-    scatter = sorted_sum(torch.where(finite, rises - mean_of_means, 0.0).square()) / (count - 1)
+    scatter = sorted_sum(torch.where(finite, rises - mean_of_means, 0.0).square()) / (count - 3)
     between = (scatter - sorted_sum(torch.where(finite, noise, 0.0)) / count).clamp_min(0.0)
     precision = torch.where(finite & (between + noise > 0), 1 / (between + noise), 0.0)
     total = sorted_sum(precision)
