@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise.advantages import kernels
 from groupwise.advantages.groups import Groups, Moments, pairwise_sum
 from groupwise.errors import unknown_name
 from groupwise.types import Float64
@@ -69,19 +70,27 @@ def group_relative(
     scores give exactly 0 under every convention, eps 0 included, and an answer whose peers all agree keeps its
     plain distance from them (NeMo RL's rule; anything else explodes).
     """
-    moments = groups.moments(scores)
+    eps = convention.eps if epsilon is None else epsilon
+    scaled = divide_by_std and convention.scale == "std"
     by_peers = convention.centre == "peers"
+    if not by_peers:
+        raw_singletons = convention.singleton == "score"
+        fused = kernels.group_relative(
+            scores, groups, convention.ddof, eps, scaled=scaled, raw_singletons=raw_singletons
+        )
+        if fused is not None:
+            return fused
+    moments = groups.moments(scores)
     deviations = peer_deviations(moments) if by_peers else moments.deviations
     alone = groups.spread(groups.sizes == 1)
     if convention.singleton == "score":
         deviations = torch.where(alone, scores, deviations)
-    if convention.scale == "none" or not divide_by_std:
+    if not scaled:
         return deviations
     ddof = convention.ddof
     stds = peer_stds(scores, groups, ddof) if by_peers else groups.spread(moments.stds(ddof))
     if convention.singleton == "score":
         stds = torch.where(alone, 1.0, stds)
-    eps = convention.eps if epsilon is None else epsilon
     return torch.where(stds > 0, deviations / (stds + eps), deviations)
 
 

@@ -15,19 +15,21 @@ from groupwise.advantages.conventions import get_convention, group_relative
 from groupwise.advantages.fields import read
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.outcome_api import Index, Pair
-from groupwise.advantages.recurrences import generalised_advantages, rewards_to_go
+from groupwise.advantages.recurrences import backward_scan, rewards_to_go
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
 from groupwise.advantages.rows import as_mask, as_scores, check_tokens, result_dtype
 from groupwise.advantages.scores import as_row_mask
 from groupwise.advantages.whitening import whiten_tokens
 from groupwise.errors import BadValueError
-from groupwise.types import Bool
+from groupwise.types import Shaped
 
 
-def counted_tokens(response_mask: Tensor, failed: Tensor | None) -> Bool[Tensor, "B T"]:
-    """The response tokens of the answers that did not fail."""
-    mask = as_mask(response_mask)
-    return mask if failed is None else mask & ~as_row_mask("failed", failed, mask)[:, None]
+def counted_tokens(response_mask: Shaped[Tensor, "B T"], failed: Tensor | None) -> Shaped[Tensor, "B T"]:
+    """The mask of the response tokens, without those of failed answers. As it came where none failed: no pass
+    over it."""
+    if failed is None:
+        return response_mask
+    return as_mask(response_mask) & ~as_row_mask("failed", failed, response_mask)[:, None]
 
 
 @register_adv_est(AdvantageEstimator.GAE)
@@ -45,10 +47,10 @@ def compute_gae_advantage_return(
     advantage + value."""
     check_tokens(token_level_rewards, response_mask, values=values)
     mask = counted_tokens(response_mask, failed)
-    raw = generalised_advantages(token_level_rewards, values, mask, float(gamma), float(lam))
-    returns = torch.where(mask, raw + values.double(), 0.0)
     dtype = result_dtype(token_level_rewards, values, response_mask)
-    return whiten_tokens(raw, mask).to(dtype), returns.to(dtype)
+    factors = (float(gamma), float(lam))
+    raw, returns = backward_scan(token_level_rewards, values, None, mask, factors, (torch.float64, dtype))
+    return whiten_tokens(raw, as_mask(mask)).to(dtype), returns
 
 
 @register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS)
@@ -65,9 +67,10 @@ def compute_reinforce_plus_plus_outcome_advantage(
     whitened."""
     check_tokens(token_level_rewards, response_mask)
     mask = counted_tokens(response_mask, failed)
-    returns = generalised_advantages(token_level_rewards, None, mask, float(read(config, "gamma", 1.0)), 1.0)
     dtype = result_dtype(token_level_rewards, response_mask)
-    return whiten_tokens(returns, mask).to(dtype), returns.to(dtype)
+    factors = (float(read(config, "gamma", 1.0)), 1.0)
+    raw, returns = backward_scan(token_level_rewards, None, None, mask, factors, (torch.float64, dtype))
+    return whiten_tokens(raw, as_mask(mask)).to(dtype), returns
 
 
 @register_adv_est(AdvantageEstimator.REMAX)
@@ -90,10 +93,8 @@ def compute_remax_outcome_advantage(
             f"for each of {len(token_level_rewards)} answers"
         )
     mask = counted_tokens(response_mask, failed)
-    returns = generalised_advantages(token_level_rewards, None, mask, 1.0, 1.0)
-    advantages = torch.where(mask, returns - as_scores(baselines)[:, None], 0.0)
     dtype = result_dtype(token_level_rewards, response_mask)
-    return advantages.to(dtype), returns.to(dtype)
+    return backward_scan(token_level_rewards, None, baselines, mask, dtypes=(dtype, dtype))
 
 
 @register_adv_est("grpo_process")
@@ -119,7 +120,7 @@ def compute_grpo_process_advantage(
     step per answer, at its end, this is `grpo`.
     """
     check_tokens(token_level_rewards, response_mask, step_mask=step_mask)
-    mask = counted_tokens(response_mask, failed)
+    mask = as_mask(counted_tokens(response_mask, failed))
     groups = Groups.of(index, len(mask), mask.device)
     steps = mask & as_mask(step_mask)
     scores = as_scores(token_level_rewards[steps])

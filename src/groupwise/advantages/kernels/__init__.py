@@ -1,11 +1,16 @@
 """Where a fused GPU kernel takes over from torch. Each function returns None where none applies.
 
-Triton is imported on the first call with a CUDA tensor, never before; without it the torch form is used.
+The torch form stands beside every call and is the oracle of the kernel: the two give the same numbers, the
+group statistics bit for bit. Triton is imported on the first call with a CUDA tensor, never before; where it is
+missing the torch form runs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,20 +18,57 @@ from torch import Tensor
 if TYPE_CHECKING:
     from groupwise.advantages.groups import Groups
 
-
-def group_moments(groups: Groups, values: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    return None
+# A group is sorted by one block of threads, in registers. Larger groups are rare, and torch sorts them well.
+LARGEST_GROUP = 2048
 
 
 def sum_rewards(rewards: Tensor) -> Tensor | None:
-    return None
+    """Float64 sums of the rows, NaN where not finite: `rows.sum_rewards`."""
+    fused = _kernels("rows", rewards)
+    return fused.sum_rewards(rewards) if fused else None
 
 
 def spread_over_tokens(values: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor | None:
-    return None
+    """`rows.spread_over_tokens`."""
+    fused = _kernels("rows", mask)
+    return fused.spread_over_tokens(values, mask, dtype) if fused else None
 
 
-def generalised_advantages(
-    rewards: Tensor, values: Tensor | None, mask: Tensor, gamma: float, lam: float
+def group_moments(groups: Groups, values: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Lowest value, mean rise above it and sum of squared deviations per group: `Groups.moments`."""
+    fused = _kernels("statistics", values, groups)
+    return fused.group_moments(groups, values) if fused else None
+
+
+def group_relative(
+    scores: Tensor, groups: Groups, ddof: int, eps: float, *, scaled: bool, raw_singletons: bool
 ) -> Tensor | None:
-    return None
+    """`conventions.group_relative` for the conventions that subtract the mean of the whole group."""
+    fused = _kernels("statistics", scores, groups)
+    return fused.group_relative(scores, groups, ddof, eps, scaled, raw_singletons) if fused else None
+
+
+def backward_scan(
+    rewards: Tensor,
+    values: Tensor | None,
+    baselines: Tensor | None,
+    mask: Tensor,
+    factors: tuple[float, float],
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> tuple[Tensor, Tensor] | None:
+    """`recurrences.backward_scan`."""
+    fused = _kernels("scan", rewards)
+    return fused.backward_scan(rewards, values, baselines, mask, factors, dtypes) if fused else None
+
+
+def _kernels(name: str, like: Tensor, groups: Groups | None = None) -> Any:
+    if not like.is_cuda or not like.numel() or not _has_triton():
+        return None
+    if groups is not None and groups.host_sizes.max() > LARGEST_GROUP:
+        return None
+    return import_module(f"groupwise.advantages.kernels.{name}")
+
+
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
