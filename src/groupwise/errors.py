@@ -5,7 +5,8 @@ GroupwiseError
 │   ├── GroupHealthError                                  broken groups, refused by a strict check
 │   └── NonFiniteScoreError                               a NaN or infinite score reached the orchestrator
 ├── UnknownNameError       (also ValueError, KeyError)    a name nothing is registered under; names the nearest
-└── MissingFieldError      (also ValueError, KeyError)    a batch or a config lacks a field; says where it comes from
+├── MissingFieldError      (also ValueError, KeyError)    a batch or a config lacks a field; says where it comes from
+└── UnsupportedVersionError                               another package is installed in a version not known to work
 
 GroupwiseWarning           (a UserWarning)                the result is defined, but probably not what was meant
 """
@@ -42,6 +43,10 @@ class UnknownNameError(GroupwiseError, ValueError, KeyError):
 
 class MissingFieldError(GroupwiseError, ValueError, KeyError):
     """A field that is needed is not there."""
+
+
+class UnsupportedVersionError(GroupwiseError):
+    """Another package is installed in a version whose insides an integration does not know."""
 
 
 class GroupwiseWarning(UserWarning):

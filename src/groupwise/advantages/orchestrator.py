@@ -99,9 +99,14 @@ def select_fields(function: Any, name: str, data: Any, arguments: dict[str, Any]
         elif setting is not None:
             fields[field] = setting
         elif parameter.default is parameter.empty:
-            origin = _ORIGINS.get(field, f"a field {field!r} of the batch, of non_tensor_batch or of the config")
-            raise MissingFieldError(f"estimator {name!r} needs {field!r}: {origin}")
+            raise missing_field(name, field)
     return fields
+
+
+def missing_field(name: str, field: str) -> MissingFieldError:
+    """The error of an estimator that needs a field nobody has."""
+    origin = _ORIGINS.get(field, f"a field {field!r} of the batch, of non_tensor_batch or of the config")
+    return MissingFieldError(f"estimator {name!r} needs {field!r}: {origin}")
 
 
 def check_finite(data: Any) -> None:
