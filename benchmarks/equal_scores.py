@@ -7,6 +7,8 @@ The other systems' formulas are written down here from their released code, in i
 of operations, for one group of eight answers on a CPU. The cause is the same in all: the float32 mean of eight equal
 numbers is one rounding step off, and dividing that step by a standard deviation made of the same step leaves a number
 near 1. Rewards that binary fractions hold exactly (0, 1, 0.5) hide it.
+
+The second table gives the same formulas scores that differ: how far is the result from the same formula in float64?
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from groupwise.advantages import CONVENTIONS, advantages_from_scores
+from groupwise.advantages import CONVENTIONS, advantages_from_scores, compute_grpo_outcome_advantage
 
 RESULTS = Path(__file__).parent / "results"
 REWARDS = (0.1, 0.35, 0.7, 10.1, 100.1)
@@ -92,6 +94,27 @@ def rows() -> list[str]:
     return lines
 
 
+def distance_rows() -> list[str]:
+    cases = {
+        "0, 1, 2, 3 (float32)": torch.tensor([0.0, 1, 2, 3]),
+        "10000000 + 0, 1, 2, 3 (float32)": torch.tensor([0.0, 1, 2, 3]) + 1e7,
+        "256, 256, 258, 260 (bfloat16)": torch.tensor([256, 256, 258, 260], dtype=torch.bfloat16),
+    }
+    lines = [f"| scores | Groupwise | {' | '.join(PEERS)} |", "|---" * (len(PEERS) + 2) + "|"]
+    for name, scores in cases.items():
+        exact = verl(scores.double())
+        mine = compute_grpo_outcome_advantage(scores[:, None], torch.ones(len(scores), 1), ["prompt"] * len(scores))[0]
+        gaps = [peer(_as_taken(label, scores)).double() - peer(scores.double()) for label, peer in PEERS.items()]
+        cells = [f"{float(gap.abs().max()):.1e}" for gap in (mine[:, 0] - exact, *gaps)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _as_taken(peer: str, scores: Tensor) -> Tensor:
+    """verl's `grpo` alone computes in the dtype of the rewards; the others, like TRL's reward table, in float32."""
+    return scores if peer == "verl grpo" else scores.float()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-equal-scores.md")
@@ -106,6 +129,11 @@ def main() -> None:
             "conventions. The others: their formulas, written down in the script.",
             "",
             *rows(),
+            "",
+            "The largest distance from the same formula in float64, for one group of four. Groupwise's is that of rounding",
+            "the result to float32.",
+            "",
+            *distance_rows(),
             "",
         ]
     )
