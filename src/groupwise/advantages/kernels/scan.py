@@ -48,6 +48,7 @@ def backward_scan(
         PLAIN_SUM=values is None and gamma == 1 and lam == 1,
         BLOCK=min(BLOCK, max(triton.next_power_of_2(num_tokens), 16)),
         num_warps=WARPS,
+        enable_fp_fusion=False,
     )
     return advantages, returns
 
