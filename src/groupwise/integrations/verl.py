@@ -114,7 +114,7 @@ def install(*, orchestrator: bool = True) -> None:
 
 def uninstall() -> None:
     """Restore what was there before `install`. What others have put there since stays, names they added included."""
-    for replacement in list(_replacements):
+    for replacement in _replacements:
         if replacement.name == _ORCHESTRATOR:
             # A module imported while ours was in place has it too.
             for namespace in _where_bound(replacement.ours):
@@ -160,8 +160,8 @@ def _check_names(registry: Namespace) -> None:
         theirs = registry.get(name, function)
         if name not in verls_own and theirs is not function:
             raise BadValueError(
-                f"advantage estimator {name!r} is registered with verl as {theirs.__module__}.{theirs.__qualname__} and "
-                f"with Groupwise as {function.__module__}.{function.__qualname__}; register one under another name"
+                f"advantage estimator {name!r} is {theirs.__module__}.{theirs.__qualname__} in verl's registry and "
+                f"{function.__module__}.{function.__qualname__} in Groupwise's; register one under another name"
             )
 
 
