@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from groupwise.advantages import OUTCOME_ESTIMATORS, Groups
 
 RESULTS = Path(__file__).parent / "results"
 ANSWERS = (2, 3, 4, 8, 16)
-BATCHES = {8: 1000, 16: 800, 64: 300, 256: 150}
+BATCHES = {4: 800, 8: 800, 16: 400, 64: 200, 256: 100}
 """Prompts per batch, and how many batches are simulated: the smaller the batch, the noisier its ratio."""
 
 Shape = tuple[int, int]
@@ -81,6 +81,7 @@ marks a ratio above 1 by more than two standard errors, "even" one within two.
 - n = 2..4: {small}.
 - All n: {all}.
 - Families with a cell above 1: {where}. The highest ratio of all is {worst}.
+- With the scatter of the group means over G - 1 instead of G - 3, all n: {unbiased}; the highest is {unbiased_worst}.
 
 {summary}
 
@@ -113,13 +114,18 @@ class Cell:
     loo_se: float
     shrinkage_ratio: float
     shrinkage_se: float
+    unbiased_ratio: float
+    unbiased_se: float
 
     @property
     def verdict(self) -> str:
-        gap = self.shrinkage_ratio - 1
-        if abs(gap) <= 2 * self.shrinkage_se:
-            return "even"
-        return "lower" if gap < 0 else "HIGHER"
+        return verdict(self.shrinkage_ratio, self.shrinkage_se)
+
+
+def verdict(ratio: float, se: float) -> str:
+    if abs(ratio - 1) <= 2 * se:
+        return "even"
+    return "lower" if ratio < 1 else "HIGHER"
 
 
 def squared_errors(estimator: str, scores: Tensor, truth: Tensor) -> Tensor:
@@ -136,6 +142,15 @@ def squared_errors(estimator: str, scores: Tensor, truth: Tensor) -> Tensor:
     return (advantages.reshape(scores.shape) - target).square().mean(dim=(1, 2))
 
 
+def unbiased_errors(scores: Tensor, truth: Tensor) -> Tensor:
+    """The same of shrinkage whose scatter of group means is divided by G - 1 instead of G - 3."""
+    means = scores.mean(dim=2)
+    centre = means.mean(dim=1, keepdim=True)
+    noise = scores.var(dim=2).mean(dim=1, keepdim=True) / scores.shape[2]
+    pull = (noise / means.var(dim=1, keepdim=True)).nan_to_num(nan=0.0).clamp_max(1.0)
+    return (means + pull * (centre - means) - truth).square().mean(dim=1)
+
+
 def ratio(errors: Tensor, reference: Tensor) -> tuple[float, float]:
     """The ratio of two means over the same batches, and its standard error (delta method)."""
     value = errors.mean() / reference.mean()
@@ -148,7 +163,8 @@ def simulate(family: str, prompts: int, answers: int, seed: int) -> Cell:
     drawn = FAMILIES[family]((batches, prompts), answers, np.random.default_rng(seed))
     truth, scores = (torch.from_numpy(values) for values in drawn)
     plain, loo, shrunk = (squared_errors(name, scores, truth) for name in ("dr_grpo", "rloo", "shrinkage"))
-    return Cell(family, prompts, answers, batches, float(plain.mean()), *ratio(loo, plain), *ratio(shrunk, plain))
+    ratios = [ratio(errors, plain) for errors in (loo, shrunk, unbiased_errors(scores, truth))]
+    return Cell(family, prompts, answers, batches, float(plain.mean()), *chain(*ratios))
 
 
 @dataclass(frozen=True)
@@ -209,19 +225,22 @@ def summary(cells: list[Cell]) -> list[str]:
 
 def details(cells: list[Cell]) -> list[str]:
     lines = [
-        "| success rates | prompts | n | batches | group mean: error | leave-one-out: ratio | shrinkage: ratio | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| success rates | prompts | n | batches | group mean: error | leave-one-out | with G - 1 | shrinkage | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for c in cells:
-        loo, shrunk = f"{c.loo_ratio:.3f} ± {c.loo_se:.3f}", f"{c.shrinkage_ratio:.3f} ± {c.shrinkage_se:.3f}"
+        pairs = (c.loo_ratio, c.loo_se), (c.unbiased_ratio, c.unbiased_se), (c.shrinkage_ratio, c.shrinkage_se)
+        ratios = " | ".join(f"{value:.3f} ± {se:.3f}" for value, se in pairs)
         size = f"{c.prompts} | {c.answers} | {c.batches}"
-        lines.append(f"| {c.family} | {size} | {c.mean_error:.5f} | {loo} | {shrunk} | {c.verdict} |")
+        lines.append(f"| {c.family} | {size} | {c.mean_error:.5f} | {ratios} | {c.verdict} |")
     return lines
 
 
-def tally(cells: list[Cell]) -> str:
-    counts = Counter(c.verdict for c in cells)
-    return f"lower in {counts['lower']} of {len(cells)} cells, even in {counts['even']}, higher in {counts['HIGHER']}"
+def tally(verdicts: list[str]) -> str:
+    counts = Counter(verdicts)
+    return (
+        f"lower in {counts['lower']} of {len(verdicts)} cells, even in {counts['even']}, higher in {counts['HIGHER']}"
+    )
 
 
 def report(cells: list[Cell], found: list[Direction]) -> str:
@@ -233,10 +252,12 @@ def report(cells: list[Cell], found: list[Direction]) -> str:
     return REPORT.format(
         date=date.today().isoformat(),
         versions=f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()} CPU",
-        small=tally([c for c in cells if c.answers <= 4]),
-        all=tally(cells),
+        small=tally([c.verdict for c in cells if c.answers <= 4]),
+        all=tally([c.verdict for c in cells]),
         where=", ".join(sorted({c.family for c in higher})) or "none",
         worst=f"{max(c.shrinkage_ratio for c in cells):.3f}",
+        unbiased=tally([verdict(c.unbiased_ratio, c.unbiased_se) for c in cells]),
+        unbiased_worst=f"{max(c.unbiased_ratio for c in cells):.3f}",
         summary="\n".join(summary(cells)),
         directions="\n".join(rows),
         details="\n".join(details(cells)),
