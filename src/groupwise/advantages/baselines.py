@@ -27,7 +27,7 @@ def shrinkage(scores: Float64[Tensor, "B"], groups: Groups) -> Float64[Tensor, "
     scatter of the G group means less the share of it that `within` explains, never below 0. The scatter is divided by
     G - 3, not G - 1 (James and Stein; Efron and Morris 1973): w is a ratio, and with few groups the unbiased variance
     pulls too far. Without two answers in some group, or with fewer than four groups, w is 1 and this is `dr_grpo`. A
-    group of equal scores keeps a signal, its distance from the batch, unless the whole batch is equal: then exactly 0.
+    group of equal scores keeps a signal, its distance from the batch, unless no group varies inside: then exactly 0.
     NaN groups take no part.
     """
     moments = groups.moments(scores)
