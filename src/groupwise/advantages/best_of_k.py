@@ -87,7 +87,8 @@ def pass_at_k(
 def _best_of_subsets(table: Table, k: int) -> tuple[Float64[Tensor, "G"], Float64[Tensor, "G N"], Float64[Tensor, "G"]]:
     """Over the k-subsets of each group: mean of the maximum, that mean given each answer, std of the maximum.
 
-    The three are differences from the group's lowest score (the std is the same either way).
+    The three are differences from the k-th lowest score, which the best of k never falls below: subsets that all have
+    the same maximum then give exactly 0 (the std is the same either way).
     """
     width = table.values.shape[1]
     weights = torch.from_numpy(
@@ -95,12 +96,15 @@ def _best_of_subsets(table: Table, k: int) -> tuple[Float64[Tensor, "G"], Float6
     )
     is_best, is_best_with, others_best = weights.to(table.values.device)
     real = table.is_real
-    rise = torch.where(real, table.values - table.values[:, :1], 0.0)
+    lowest = table.values.gather(1, table.sizes[:, None].clamp_max(k) - 1)
+    rise = torch.where(real, (table.values - lowest).clamp_min(0.0), 0.0)
     expected = pairwise_sum(is_best * rise)
     spread = torch.where(real, rise - expected[:, None], 0.0)
     std = pairwise_sum(is_best * spread.square()).sqrt()
     # Tied answers share the place of the first of them: equal by Pascal's rule, and now equal in every bit.
-    place = torch.searchsorted(table.values.contiguous(), table.values.contiguous())
+    # The padding counts as above everything: a NaN would end the search in the wrong half.
+    ascending = torch.where(real, table.values, torch.inf)
+    place = torch.searchsorted(ascending, ascending)
     above = others_best * rise
     above = above.flip(1).cumsum(1).flip(1) - above
     with_answer = (is_best_with * rise + above).gather(1, place.clamp_max(width - 1))

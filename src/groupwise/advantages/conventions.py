@@ -100,7 +100,7 @@ def peer_deviations(moments: Moments) -> Float64[Tensor, "B"]:
     RLOO, https://arxiv.org/abs/2402.14740. An answer without peers gets 0.
     """
     sizes = moments.groups.spread(moments.groups.sizes)
-    return moments.deviations * (sizes / (sizes - 1).clamp_min(1))
+    return moments.deviations * (sizes.double() / (sizes - 1).clamp_min(1))
 
 
 def peer_stds(scores: Float64[Tensor, "B"], groups: Groups, ddof: int) -> Float64[Tensor, "B"]:

@@ -80,7 +80,8 @@ class Moments:
 
     def stds(self, ddof: int = 1) -> Float64[Tensor, "G"]:
         """Square root of the squared deviations' sum over (n - ddof); 0 where n <= ddof."""
-        return torch.sqrt(self.square_sums / (self.groups.sizes - ddof).clamp_min(1))
+        freedom = self.groups.sizes - ddof
+        return torch.sqrt(self.square_sums * (freedom > 0) / freedom.clamp_min(1))
 
 
 @dataclass(frozen=True, eq=False)

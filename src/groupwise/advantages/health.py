@@ -18,7 +18,7 @@ from torch import Tensor
 
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.rows import as_scores, sum_rewards
-from groupwise.advantages.scores import as_row_mask
+from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.errors import BadValueError, GroupHealthError, unknown_name
 
 KINDS: dict[str, str] = {
@@ -95,7 +95,7 @@ def check_groups(
     prompts: Sequence[Any] | None = None,
     answers: Sequence[Any] | None = None,
     expected_size: int | None = None,
-    failed: Tensor | Sequence[bool] | None = None,
+    failed: Flags | None = None,
     strict: bool | Collection[str] = False,
 ) -> GroupHealth:
     """Look for broken groups; what is not given is not looked at.

@@ -32,7 +32,7 @@ def number_labels(index: Iterable[Any]) -> tuple[np.ndarray[Any, np.dtype[np.int
         raise _unhashable(labels) from error
     if any(isinstance(label, torch.Tensor) for label in numbers):
         # Tensors hash by identity, so every row would be a group of its own.
-        return number_labels([label.item() if isinstance(label, torch.Tensor) else label for label in labels])
+        return number_labels([label.tolist() if isinstance(label, torch.Tensor) else label for label in labels])
     for label in numbers:
         if label != label:  # noqa: PLR0124  (NaN, in any type)
             raise BadValueError(
@@ -50,8 +50,17 @@ def _first(labels: list[Any], label: object) -> int:
 
 
 def _unhashable(labels: list[Any]) -> BadValueError:
-    row, label = next((row, label) for row, label in enumerate(labels) if not isinstance(label, Hashable))
+    row, label = next((row, label) for row, label in enumerate(labels) if not _is_hashable(label))
     return BadValueError(
         f"index[{row}] is the {type(label).__name__} {label!r}, which cannot name a group; "
         "index must be one-dimensional, with one hashable label per answer"
     )
+
+
+def _is_hashable(label: object) -> bool:
+    """A tuple says it is hashable whatever it holds; only hashing tells."""
+    try:
+        hash(label)
+    except TypeError:
+        return False
+    return True

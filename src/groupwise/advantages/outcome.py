@@ -67,7 +67,7 @@ def opo(
     total = groups.sum(weights)
     baseline = groups.spread(groups.sum(weights * rises) / total)
     no_baseline = groups.spread((groups.sizes == 1) | (total == 0))
-    return torch.where(no_baseline, scores, rises - baseline)
+    return torch.where(no_baseline & ~rises.isnan(), scores, rises - baseline)
 
 
 def gpg(

@@ -16,7 +16,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,15 +23,15 @@ from groupwise.advantages import baselines, best_of_k, outcome
 from groupwise.advantages.fields import read
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
-from groupwise.advantages.rows import (
-    as_scores,
-    check_rows,
-    count_tokens,
-    result_dtype,
-    spread_over_tokens,
-    sum_rewards,
+from groupwise.advantages.rows import as_scores, check_rows, count_tokens, result_dtype, spread_over_tokens, sum_rewards
+from groupwise.advantages.scores import (
+    OUTCOME_ESTIMATORS,
+    Flags,
+    OutcomeEquation,
+    as_row_mask,
+    exactly,
+    outcome_advantages,
 )
-from groupwise.advantages.scores import OUTCOME_ESTIMATORS, OutcomeEquation, as_row_mask, outcome_advantages
 from groupwise.errors import BadValueError, MissingFieldError
 
 Index = Groups | Iterable[Any]
@@ -47,7 +46,7 @@ def estimate(
     response_mask: Tensor,
     index: Index,
     config: Any = None,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     exclude_empty: bool | None = None,
     **options: Any,
 ) -> Pair:
@@ -88,7 +87,7 @@ def verl_shaped(name: str, equation: OutcomeEquation) -> Callable[..., Pair]:
         epsilon: float = VERL_EPSILON,
         config: Any = None,
         *,
-        failed: Tensor | None = None,
+        failed: Flags | None = None,
         exclude_empty: bool | None = None,
         **kwargs: Any,
     ) -> Pair:
@@ -139,7 +138,7 @@ def compute_grpo_outcome_advantage(
     config: Any = None,
     *,
     convention: str | None = None,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     exclude_empty: bool | None = None,
 ) -> Pair:
     """GRPO: (score - group mean) / (group std + epsilon). See `outcome.grpo`.
@@ -174,7 +173,7 @@ def compute_gdpo_outcome_advantage(
     non_tensor_batch: Mapping[str, Any] | None = None,
     batch: Mapping[str, Any] | None = None,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     exclude_empty: bool | None = None,
     **kwargs: Any,
 ) -> Pair:
@@ -219,14 +218,13 @@ def reward_parts(config: Any, columns: Mapping[str, Any], like: Tensor) -> list[
                 f"gdpo_reward_keys names {key!r}, which is not in non_tensor_batch ({', '.join(map(str, columns))}); "
                 "compute_score must return a dict with that key"
             )
-        column = columns[key]
-        values = column if isinstance(column, Tensor) else torch.from_numpy(np.asarray(column, dtype=np.float64))
+        values = exactly(columns[key], like)
         if values.shape != like.shape[:1]:
             raise BadValueError(
                 f"reward part {key!r} has shape {tuple(values.shape)}; "
                 f"it needs one number for each of {len(like)} answers"
             )
-        parts.append(as_scores(values.to(like.device)))
+        parts.append(as_scores(values))
     return parts
 
 
@@ -239,7 +237,7 @@ def compute_grpo_passk_outcome_advantage(
     norm_adv_by_std_in_grpo: bool = True,
     config: Any = None,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     exclude_empty: bool | None = None,
     **kwargs: Any,
 ) -> Pair:
@@ -270,7 +268,7 @@ def compute_gpg_outcome_advantage(
     alpha: float | None = None,
     config: Any = None,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     exclude_empty: bool | None = None,
     **kwargs: Any,
 ) -> Pair:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from groupwise.errors import BadValueError, unknown_name
 from groupwise.types import Bool, Float64
 
 OutcomeEquation = Callable[..., Tensor]
+Flags = Tensor | np.ndarray[Any, np.dtype[Any]] | Sequence[bool]
 
 OUTCOME_ESTIMATORS: dict[str, OutcomeEquation] = {
     "grpo": outcome.grpo,
@@ -43,7 +45,7 @@ def advantages_from_scores(
     index: Groups | Iterable[Any],
     estimator: str | Enum = "grpo",
     *,
-    failed: Tensor | Sequence[bool] | None = None,
+    failed: Flags | None = None,
     **options: Any,
 ) -> Tensor:
     """One advantage per answer, on the device of `scores`.
@@ -113,27 +115,41 @@ def outcome_advantages(
     return advantages
 
 
-def as_row_mask(name: str, rows: Tensor | Sequence[bool], like: Tensor) -> Bool[Tensor, "B"]:
-    mask = torch.as_tensor(rows, device=like.device).bool()
-    if mask.shape != like.shape[:1]:
-        raise BadValueError(
-            f"{name} has shape {tuple(mask.shape)}; it must hold one flag for each of {len(like)} answers"
-        )
-    return mask
+def as_row_mask(name: str, rows: Flags, like: Tensor) -> Bool[Tensor, "B"]:
+    # By way of a bool array: verl's non-tensor fields are arrays of objects, which torch does not read.
+    flags = rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows, dtype=bool))
+    _check_length(name, flags, like)
+    return flags.to(like.device).bool()
+
+
+def exactly(values: Any, like: Tensor) -> Tensor:
+    """Numbers beside `like`: a tensor in its own dtype, anything else in float64, as Python's floats are."""
+    return (values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, np.float64))).to(like.device)
 
 
 def _as_rows(name: str, value: Any, like: Tensor) -> Any:
     """Per-answer options as tensors beside the scores; all others as they are."""
     if name == "lengths" and value is not None:
-        return torch.as_tensor(value, device=like.device)
+        return _check_length(name, exactly(value, like), like)
     if name == "parts" and value is not None:
-        return [as_scores(torch.as_tensor(part, device=like.device)) for part in value]
+        return [as_scores(_check_length("a reward part", exactly(part, like), like)) for part in value]
+    if name == "weights" and value is not None:
+        return [float(weight) for weight in value]
     return value
 
 
+def _check_length(name: str, rows: Tensor, like: Tensor) -> Tensor:
+    if rows.shape != like.shape[:1]:
+        raise BadValueError(
+            f"{name} has shape {tuple(rows.shape)}; it must hold one value for each of {len(like)} answers"
+        )
+    return rows
+
+
 def _keep(value: Any, kept: Bool[Tensor, "B"]) -> Any:
-    if isinstance(value, Tensor):
+    """The rows that count of what is given per answer."""
+    if isinstance(value, Tensor) and value.shape[:1] == kept.shape:
         return value[kept]
-    if isinstance(value, list) and any(isinstance(item, Tensor) for item in value):
+    if isinstance(value, list):
         return [_keep(item, kept) for item in value]
     return value

@@ -18,13 +18,13 @@ from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import backward_scan, rewards_to_go
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
 from groupwise.advantages.rows import as_mask, as_scores, check_tokens, result_dtype
-from groupwise.advantages.scores import as_row_mask
+from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.advantages.whitening import whiten_tokens
 from groupwise.errors import BadValueError
 from groupwise.types import Shaped
 
 
-def counted_tokens(response_mask: Shaped[Tensor, "B T"], failed: Tensor | None) -> Shaped[Tensor, "B T"]:
+def counted_tokens(response_mask: Shaped[Tensor, "B T"], failed: Flags | None) -> Shaped[Tensor, "B T"]:
     """The mask of the response tokens, without those of failed answers. As it came where none failed: no pass
     over it."""
     if failed is None:
@@ -41,7 +41,7 @@ def compute_gae_advantage_return(
     gamma: float,
     lam: float,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
 ) -> Pair:
     """GAE, https://arxiv.org/abs/1506.02438: advantages whitened over the response tokens; returns = raw
     advantage + value."""
@@ -60,7 +60,7 @@ def compute_reinforce_plus_plus_outcome_advantage(
     response_mask: Tensor,
     config: Any = None,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     **kwargs: Any,
 ) -> Pair:
     """REINFORCE++, https://arxiv.org/abs/2501.03262: returns discounted by `config.gamma` (1 without one), then
@@ -81,7 +81,7 @@ def compute_remax_outcome_advantage(
     response_mask: Tensor,
     config: Any = None,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     **kwargs: Any,
 ) -> Pair:
     """ReMax, https://arxiv.org/abs/2310.10505: reward to go minus the score of the prompt's greedy answer."""
@@ -109,7 +109,7 @@ def compute_grpo_process_advantage(
     config: Any = None,
     *,
     convention: str | None = None,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     **kwargs: Any,
 ) -> Pair:
     """GRPO with process supervision, DeepSeekMath section 4.1.3, https://arxiv.org/abs/2402.03300.

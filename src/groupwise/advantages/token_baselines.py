@@ -22,7 +22,7 @@ from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import rewards_to_go
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
 from groupwise.advantages.rows import as_mask, check_tokens, count_tokens, result_dtype
-from groupwise.advantages.scores import as_row_mask
+from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.types import Bool, Float64, Int
 
 
@@ -38,7 +38,7 @@ def compute_optimal_token_baseline_advantage(
     handle_zero_tail: bool = True,
     epsilon: float = 1e-8,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     **kwargs: Any,
 ) -> Pair:
     """Position t is column t: answers meet where both have a response token in the same column."""
@@ -58,7 +58,7 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     handle_zero_tail: bool = True,
     epsilon: float = 1e-8,
     *,
-    failed: Tensor | None = None,
+    failed: Flags | None = None,
     **kwargs: Any,
 ) -> Pair:
     """Position t is an answer's t-th response token, tool output skipped. Empty answers are not in their group."""
@@ -69,7 +69,7 @@ def compute_multi_turn_optimal_token_baseline_advantage(
 def _advantages(
     inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
     index: Index,
-    failed: Tensor | None,
+    failed: Flags | None,
     handle_zero_tail: bool,
     epsilon: float,
     skip_gaps: bool,
