@@ -171,7 +171,7 @@ def compute_gdpo_outcome_advantage(
     norm_adv_by_std_in_grpo: bool = True,
     config: Any = None,
     non_tensor_batch: Mapping[str, Any] | None = None,
-    batch: Mapping[str, Any] | None = None,
+    batch: Any = None,
     *,
     failed: Flags | None = None,
     exclude_empty: bool | None = None,
