@@ -22,16 +22,23 @@ class Overlay(Mapping[str, Any]):
         self._config, self._changes = config, changes
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            # Copying and unpickling ask for such names before there is a config to look in.
+            raise AttributeError(name)
         return self._changes[name] if name in self._changes else getattr(self._config, name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._changes[name] if name in self._changes else self._config[name]
+        return self._changes[name] if name in self._changes else self._beneath[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._config)
+        return iter(self._beneath)
 
     def __len__(self) -> int:
-        return len(self._config)
+        return len(self._beneath)
+
+    @property
+    def _beneath(self) -> Mapping[str, Any]:
+        return self._config if isinstance(self._config, Mapping) else vars(self._config)
 
 
 def replace(config: Any, **changes: Any) -> Any:

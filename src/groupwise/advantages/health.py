@@ -127,6 +127,7 @@ def check_groups(
 def _refused_kinds(strict: bool | Collection[str]) -> Collection[str]:
     if isinstance(strict, bool):
         return KINDS if strict else ()
+    strict = (strict,) if isinstance(strict, str) else strict
     for kind in strict:
         if kind not in KINDS:
             raise unknown_name("kind of finding in strict=", kind, KINDS)
@@ -185,11 +186,11 @@ def _score_findings(
 
 def _row_scores(scores: Tensor | Sequence[float], num_rows: int) -> list[float]:
     given = torch.as_tensor(scores)
-    values: list[float] = (sum_rewards(given) if given.ndim == 2 else as_scores(given)).tolist()
-    if given.ndim not in (1, 2) or len(values) != num_rows:
+    if given.ndim not in (1, 2) or len(given) != num_rows:
         raise BadValueError(
             f"scores has shape {tuple(given.shape)}; it must have one row for each of {num_rows} labels"
         )
+    values: list[float] = (sum_rewards(given) if given.ndim == 2 else as_scores(given)).tolist()
     return values
 
 

@@ -6,12 +6,12 @@ import inspect
 from enum import Enum
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from groupwise.advantages.fields import read, replace
 from groupwise.advantages.registry import get_adv_estimator_fn, name_of
 from groupwise.advantages.rows import sum_rewards
+from groupwise.advantages.scores import as_row_mask
 from groupwise.errors import BadValueError, MissingFieldError, NonFiniteScoreError
 
 _ORIGINS = {
@@ -33,7 +33,7 @@ def compute_response_mask(data: Any) -> Tensor:
         if field not in data.batch.keys():  # noqa: SIM118  (a TensorDict does not take `in`)
             raise MissingFieldError(f"the batch has no 'response_mask' and no {field!r} to make it from")
     attention_mask: Tensor = data.batch["attention_mask"]
-    return attention_mask[:, -data.batch["responses"].shape[1] :]
+    return attention_mask[:, attention_mask.shape[1] - data.batch["responses"].shape[1] :]
 
 
 def compute_advantage(
@@ -116,12 +116,13 @@ def check_finite(data: Any) -> None:
     bad = sum_rewards(data.batch["token_level_rewards"]).isnan()
     for fields in (data.batch, data.non_tensor_batch):
         if "failed" in fields.keys():  # noqa: SIM118
-            bad = bad & ~torch.as_tensor(fields["failed"], device=bad.device).bool()
+            bad = bad & ~as_row_mask("failed", fields["failed"], bad)
     if not bad.any():
         return
-    labels = data.non_tensor_batch.get("uid")
+    labels = data.non_tensor_batch.get("uid", [])
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
     rows = bad.nonzero()[:, 0].tolist()
-    named = [f"row {row}" + (f" (uid {labels[row]!r})" if labels is not None else "") for row in rows[:5]]
+    named = [f"row {row}" + (f" (uid {labels[row]!r})" if row < len(labels) else "") for row in rows[:5]]
     raise NonFiniteScoreError(
         f"{len(rows)} of {len(bad)} answers have a NaN or infinite score: {', '.join(named)}"
         f"{', ...' if len(rows) > 5 else ''}; mend the reward function, or mark these answers in a field 'failed'"

@@ -50,8 +50,8 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[EstimatorFn], Estima
         used = ADV_ESTIMATOR_REGISTRY.setdefault(name, function)
         if used != function:
             raise BadValueError(
-                f"advantage estimator {name!r} is already registered as {used.__module__}.{used.__qualname__}; "
-                "register yours under another name"
+                f"advantage estimator {name!r} is already registered as {used.__module__}."
+                f"{getattr(used, '__qualname__', used)}; register yours under another name"
             )
         return function
 

@@ -134,7 +134,7 @@ def compute_grpo_process_advantage(
     step_rewards = torch.zeros_like(mask, dtype=torch.float64)
     step_rewards[steps] = normalised
     to_go = rewards_to_go(step_rewards, mask)
-    poisoned = groups.spread(groups.sum(to_go[:, 0].isnan().double())) > 0 if mask.shape[1] else mask.any(1)
+    poisoned = groups.spread(groups.sum(step_rewards.isnan().any(1).double())) > 0
     advantages = torch.where(mask, torch.where(poisoned[:, None], torch.nan, to_go), 0.0)
     tokens = advantages.to(result_dtype(token_level_rewards, response_mask))
     return tokens, tokens
