@@ -66,6 +66,13 @@ CASES = [
 # float32 keeps 7 digits; verl's float32 means and deviations lose about one of them on these batches.
 EXACT32 = 2e-5
 
+# The modules that hold verl's orchestrator, under its own name or imported by it.
+ORCHESTRATED = (
+    "verl.trainer.ppo.ray_trainer",
+    "verl.trainer.ppo.v1.utils",
+    "verl.experimental.separation.ray_trainer",
+)
+
 GDPO_KEYS = ["format", "accuracy"]
 PROMPT_LENGTH = 3
 

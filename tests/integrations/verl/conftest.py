@@ -1,18 +1,24 @@
 """Tests against the real verl, in the environment of `make test-integrations`. Elsewhere nothing is collected."""
 
+import importlib
 import importlib.util
 import warnings
 from pathlib import Path
 
 import pytest
 
-collect_ignore_glob = ["*.py"]
+from integrations.verl.batches import ORCHESTRATED
 
-if importlib.util.find_spec("verl"):
-    collect_ignore_glob = []
+HAS_VERL = importlib.util.find_spec("verl") is not None
+
+collect_ignore_glob = [] if HAS_VERL else ["*.py"]
+
+if HAS_VERL:
     with warnings.catch_warnings():
-        # verl warns of every engine (Megatron, torchtitan, ...) that is not installed.
+        # verl warns of every engine (Megatron, torchtitan, ...) that is not installed, Ray of its own deprecations.
         warnings.simplefilter("ignore")
+        for module in ORCHESTRATED:
+            importlib.import_module(module)
 
 
 def pytest_collection_modifyitems(items):
@@ -22,9 +28,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_installed():
-    yield
-    if importlib.util.find_spec("verl"):
-        from groupwise.integrations.verl import uninstall
+def _nothing_stays_installed():
+    from groupwise.integrations.verl import uninstall
 
-        uninstall()
+    yield
+    uninstall()
