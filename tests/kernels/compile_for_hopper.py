@@ -39,9 +39,9 @@ def row_kernels():
 def group_kernels():
     for width in (2, 8, 64, 1024):
         size = {"WIDTH": width, "LEVELS": width.bit_length() - 1}
-        pointers = {name: "*fp64" for name in ("values", "lows", "rises", "squares")} | GROUP
+        pointers = dict.fromkeys(("values", "lows", "rises", "squares"), "*fp64") | GROUP
         yield statistics._moments, pointers, size, statistics._warps(width)
-        pointers = {name: "*fp64" for name in ("scores", "advantages", "eps")} | GROUP
+        pointers = dict.fromkeys(("scores", "advantages", "eps"), "*fp64") | GROUP
         flags = {"DDOF": 1, "SCALED": True, "RAW_SINGLETONS": True}
         yield statistics._relative, pointers, size | flags, statistics._warps(width)
 
@@ -49,7 +49,7 @@ def group_kernels():
 def scan_kernels():
     for dtype, mask in (("*fp32", "*i64"), ("*bf16", "*u8")):
         for has_values, has_baseline, plain in itertools.product((True, False), repeat=3):
-            pointers = {name: dtype for name in ("rewards", "values", "baselines", "returns")}
+            pointers = dict.fromkeys(("rewards", "values", "baselines", "returns"), dtype)
             pointers |= {"mask": mask, "advantages": "*fp64", "constants": "*fp64", **STRIDES}
             flags = {"HAS_VALUES": has_values, "HAS_BASELINE": has_baseline, "PLAIN_SUM": plain, "BLOCK": scan.BLOCK}
             yield scan._scan_row, pointers, flags, scan.WARPS

@@ -42,12 +42,8 @@ class Table:
     numbers: Int[Tensor, "G"]
     sizes: Int[Tensor, "G"]
     rows: Int[Tensor, "G N"]
+    is_real: Bool[Tensor, "G N"]
     values: Float64[Tensor, "G N"]
-
-    @property
-    def is_real(self) -> Bool[Tensor, "G N"]:
-        width = self.values.shape[1]
-        return torch.arange(width, device=self.values.device) < self.sizes[:, None]
 
 
 @dataclass(frozen=True)
@@ -183,25 +179,32 @@ class Groups:
         return statistic[self.ids]
 
     @cached_property
-    def layout(self) -> list[tuple[Tensor, Tensor]]:
-        """Per power of two: the numbers of the groups that fit it, and their rows padded with `num_rows`."""
+    def layout(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Per power of two: the numbers of the groups that fit it, their rows, and True where a place is one of them.
+
+        Places past the end of a group hold `num_rows`.
+        """
         sizes, starts = self.host_sizes, np.cumsum(self.host_sizes) - self.host_sizes
         order = np.append(self.host_order, self.num_rows)
-        widths = np.where(sizes > 1, 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64), 1)
+        # frexp(n - 1) has the exponent of the power of two at or above n; 0 for a group of one, whose width is 1.
+        widths = 2 ** np.frexp(np.maximum(sizes - 1, 0))[1].astype(np.int64)
         layout = []
         for width in np.unique(widths[sizes > 0]):
             numbers = np.flatnonzero((widths == width) & (sizes > 0))
-            places = starts[numbers, None] + np.arange(width)
-            places[np.arange(width) >= sizes[numbers, None]] = self.num_rows
-            layout.append((_to_device(numbers, self.device), _to_device(order[places], self.device)))
+            real = np.arange(width) < sizes[numbers, None]
+            places = np.where(real, starts[numbers, None] + np.arange(width), self.num_rows)
+            rows = order[places]
+            layout.append(
+                (_to_device(numbers, self.device), _to_device(rows, self.device), _to_device(real, self.device))
+            )
         return layout
 
     def tables(self, values: Float64[Tensor, "B"]) -> Iterator[Table]:
         """The values of each group, sorted, groups of similar size together."""
         padded = torch.cat([values.double(), values.new_full((1,), torch.nan, dtype=torch.float64)])
-        for numbers, rows in self.layout:
+        for numbers, rows, is_real in self.layout:
             ordered, places = padded[rows].sort(dim=1, stable=True)
-            yield Table(numbers, self.sizes[numbers], rows.gather(1, places), ordered)
+            yield Table(numbers, self.sizes[numbers], rows.gather(1, places), is_real, ordered)
 
     def sum(self, values: Float64[Tensor, "B"]) -> Float64[Tensor, "G"]:
         total = values.new_zeros(self.num_groups, dtype=torch.float64)
@@ -240,7 +243,7 @@ def sorted_sum(values: Float64[Tensor, "B"]) -> Float64[Tensor, ""]:
     return pairwise_sum(table[None])[0]
 
 
-def _to_device(array: IntArray, device: torch.device) -> Tensor:
+def _to_device(array: np.ndarray[Any, np.dtype[Any]], device: torch.device) -> Tensor:
     tensor = torch.from_numpy(array)
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

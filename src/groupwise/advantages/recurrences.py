@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import kernels
-from groupwise.advantages.rows import as_mask
-from groupwise.types import Bool, Float, Float64, Num, Shaped
+from groupwise.advantages.rows import as_mask, only_counted
+from groupwise.types import Bool, Float, Float64, Shaped
 
 
 def backward_scan(
@@ -32,30 +32,50 @@ def backward_scan(
     fused = kernels.backward_scan(rewards, values, baselines, mask, factors, dtypes)
     if fused is not None:
         return fused
-    gamma, lam = factors
-    is_response = as_mask(mask)
-    # Tokens first: each step of the loop then reads and writes one contiguous row.
-    is_token = is_response.T.contiguous()
-    reward = torch.where(is_response, rewards, 0).double().T.contiguous()
-    value = torch.zeros_like(reward) if values is None else torch.where(is_response, values, 0).double().T.contiguous()
-    advantage = torch.zeros_like(reward)
-    following = reward.new_zeros(len(mask))
-    next_value = reward.new_zeros(len(mask))
-    for t in reversed(range(mask.shape[1])):
-        here = reward[t] + gamma * next_value - value[t] + gamma * lam * following
-        advantage[t] = here
+    counts = as_mask(mask)
+    reward = only_counted(rewards, counts).double()
+    value = None if values is None else only_counted(values, counts).double()
+    finite = (reward if value is None else reward + value).sum(1).isfinite()
+    if value is None and factors == (1.0, 1.0):
+        advantage = _sum_back(reward)
+    else:
+        advantage = _walk_back(reward, value, counts, *factors)
+    result = advantage if value is None else advantage + value
+    if baselines is not None:
+        finite = finite & baselines.isfinite()
+        advantage = advantage - baselines.double()[:, None]
+    if not finite.all():
+        advantage, result = (torch.where(finite[:, None], x, torch.nan) for x in (advantage, result))
+    return only_counted(advantage.to(dtypes[0]), counts), only_counted(result.to(dtypes[1]), counts)
+
+
+def rewards_to_go(rewards: Shaped[Tensor, "B T"], mask: Shaped[Tensor, "B T"]) -> Float64[Tensor, "B T"]:
+    """G_t = sum of the rewards from token t on; tokens outside the mask are left out of it, and 0 themselves."""
+    return only_counted(_sum_back(only_counted(rewards, mask).double()), mask)
+
+
+def _sum_back(terms: Float64[Tensor, "B T"]) -> Float64[Tensor, "B T"]:
+    return terms.flip(1).cumsum(1).flip(1)
+
+
+def _walk_back(
+    reward: Float64[Tensor, "B T"],
+    value: Float64[Tensor, "B T"] | None,
+    counts: Bool[Tensor, "B T"],
+    gamma: float,
+    lam: float,
+) -> Float64[Tensor, "B T"]:
+    """The recurrence as a loop over tokens, last one first. What it gives at tokens that do not count means nothing."""
+    # Tokens first in memory: each step then reads and writes contiguous rows.
+    by_token = (reward if value is None else reward - value).T.contiguous()
+    is_token = counts.T.contiguous()
+    values = None if value is None else value.T.contiguous()
+    following = reward.new_zeros(len(reward))
+    next_value = reward.new_zeros(len(reward))
+    for t in reversed(range(len(by_token))):
+        here = by_token[t].add_(following, alpha=gamma * lam)
+        if values is not None:
+            here.add_(next_value, alpha=gamma)
+            next_value = torch.where(is_token[t], values[t], next_value)
         following = torch.where(is_token[t], here, following)
-        next_value = torch.where(is_token[t], value[t], next_value)
-    offset = torch.zeros_like(following) if baselines is None else baselines.double()
-    finite = (reward.isfinite() & value.isfinite()).all(dim=0) & offset.isfinite()
-    advantage = torch.where(finite, advantage, torch.nan)
-    pair = ((advantage - offset).T, (advantage + value).T)
-    nothing = torch.zeros((), dtype=torch.float64, device=mask.device)
-    first, second = (torch.where(is_response, x, nothing).to(dtype) for x, dtype in zip(pair, dtypes, strict=True))
-    return first, second
-
-
-def rewards_to_go(rewards: Num[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float64[Tensor, "B T"]:
-    """G_t = sum of the rewards from token t on, tokens outside the mask left out of the sum (but not of the result)."""
-    counted = torch.where(mask, rewards, 0).double()
-    return counted.flip(1).cumsum(1).flip(1)
+    return by_token.T

@@ -21,7 +21,7 @@ from groupwise.advantages.groups import Groups
 from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import rewards_to_go
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
-from groupwise.advantages.rows import as_mask, check_tokens, count_tokens, result_dtype
+from groupwise.advantages.rows import as_mask, check_tokens, count_tokens, only_counted, result_dtype
 from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.types import Bool, Float64, Int
 
@@ -85,32 +85,31 @@ def _advantages(
     groups = Groups.of(index, len(mask), mask.device)
     returns = rewards_to_go(rewards, mask)
     energy = spent_energy(log_probs, sum_pi_squared, rho, mask)
-    broken = (mask & ~(returns + energy).isfinite()).any(1)
-    # Answers as they meet: column by column, or response token by response token.
-    position = mask.cumsum(1) - 1 if skip_gaps else torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
-    present = _line_up(mask, position, mask)
-    met = [_line_up(torch.where(mask, x, 0.0), position, mask) for x in (returns, energy)]
-    baseline = shared_baseline(met[0], met[1], present, groups, epsilon)[groups.ids]
-    if handle_zero_tail:
-        baseline = torch.where(_without_company(takes_part, count_tokens(mask), groups, mask.shape[1]), 0.0, baseline)
-    company = groups.sum(takes_part.double()) > 1
-    baseline = torch.where(groups.spread(company)[:, None], baseline, 0.0)
-    advantages = returns - baseline.gather(1, position.clamp_min(0))
-    poisoned = groups.spread(groups.sum(broken.double()) > 0)[:, None]
-    advantages = torch.where(mask, torch.where(poisoned, torch.nan, advantages), 0.0)
+    broken = ~(returns + energy).sum(1).isfinite()
     dtype = result_dtype(rewards, response_mask)
-    return advantages.to(dtype), torch.where(mask, returns, 0.0).to(dtype)
+    finished = returns.to(dtype)
+    # Answers as they meet: column by column, or response token by response token.
+    position = mask.cumsum(1) - 1 if skip_gaps else None
+    met = mask, returns, energy
+    present, met_returns, met_energy = met if position is None else (_line_up(x, position, mask) for x in met)
+    baseline = shared_baseline(met_returns, met_energy, present, groups, epsilon)[groups.ids]
+    if handle_zero_tail:
+        baseline[_without_company(takes_part, count_tokens(mask), groups, mask.shape[1])] = 0.0
+    baseline[groups.spread(groups.sum(takes_part.double()) < 2)] = 0.0
+    advantages = returns - (baseline if position is None else baseline.gather(1, position.clamp_min(0)))
+    advantages[groups.spread(groups.sum(broken.double()) > 0)] = torch.nan
+    return only_counted(advantages.to(dtype), mask), finished
 
 
 def spent_energy(
     log_probs: Tensor, sum_pi_squared: Tensor, rho: Tensor | None, mask: Bool[Tensor, "B T"]
 ) -> Float64[Tensor, "B T"]:
-    """W_t. A token's share, 1 - 2 pi + sum pi^2, is a squared norm: below 0 it is rounding, and counts as 0."""
-    pi = torch.where(mask, log_probs, 0.0).double().exp()
-    share = (1 - 2 * pi + torch.where(mask, sum_pi_squared, 0.0).double()).clamp_min(0.0)
+    """W_t, 0 outside the mask. A token's share, 1 - 2 pi + sum pi^2, is a squared norm: below 0 it is rounding."""
+    pi = only_counted(log_probs, mask).double().exp_()
+    share = pi.mul_(-2).add_(1).add_(only_counted(sum_pi_squared, mask)).clamp_min_(0.0)
     if rho is not None:
-        share = share * torch.where(mask, rho, 0.0).double().square()
-    return torch.where(mask, share, 0.0).cumsum(1)
+        share.mul_(only_counted(rho, mask).double().square())
+    return only_counted(only_counted(share, mask).cumsum(1), mask)
 
 
 def shared_baseline(
@@ -120,18 +119,16 @@ def shared_baseline(
     groups: Groups,
     epsilon: float,
 ) -> Float64[Tensor, "G T"]:
-    """The energy-weighted mean return of the answers present at each position."""
+    """The energy-weighted mean return of the answers present at each position; the inputs are 0 where one is absent."""
     baseline = returns.new_zeros(groups.num_groups, returns.shape[1])
-    nobody = returns.new_zeros(1, returns.shape[1])
-    for numbers, rows in groups.layout:
-        here = torch.cat([present, nobody.bool()])[rows]
-        weight = torch.where(here, torch.cat([energy, nobody])[rows], 0.0)
-        value = torch.cat([returns, nobody])[rows]
-        low = torch.where(here, value, torch.inf).amin(1)
-        low = torch.where(low.isfinite(), low, 0.0)
-        rise = torch.where(here, value - low[:, None], 0.0)
+    value_or_inf = torch.where(present, returns, torch.inf)
+    for numbers, rows, real in groups.layout:
+        # Places past the end of a group repeat some answer, without weight.
+        row = rows.clamp_max(groups.num_rows - 1)
+        weight = energy[row] * real[:, :, None]
+        low = torch.where(real[:, :, None], value_or_inf[row], torch.inf).amin(1)
         total = weight.sum(1)
-        mean = (rise * weight).sum(1) / (total + epsilon)
+        mean = weight.mul_(returns[row] - low[:, None]).sum(1) / (total + epsilon)
         baseline[numbers] = torch.where(total > 0, low + mean, 0.0)
     return baseline
 
