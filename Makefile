@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-integrations
-PEERS_READY := $(PEERS)/.ready
+PEERS_READY := $(PEERS)/verl/.ready $(PEERS)/trl/.ready
+PEER_TESTS := pytest hypothesis jaxtyping beartype
 
 .PHONY: train test check format lint types test-integrations bench-cpu mutation clean
 
@@ -27,7 +28,8 @@ types: $(READY)
 	$(BIN)/mypy
 
 test-integrations: $(PEERS_READY)  ## against the real verl and TRL, and the GPU kernels in Triton's interpreter
-	$(PEERS)/verl/bin/python -m pytest -m "integration or not integration" tests/integrations/verl tests/kernels
+	$(PEERS)/verl/bin/python -m pytest tests/integrations/verl
+	$(PEERS)/verl/bin/python -m pytest tests/kernels
 	$(PEERS)/trl/bin/python -m pytest tests/integrations/trl
 
 bench-cpu: $(PEERS_READY)  ## ours beside verl's, one table
@@ -38,6 +40,24 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# Not all that verl and its queue ask for, only what their trainer imports; triton is for the kernels' tests.
+$(PEERS)/verl/.ready: constraints-verl.txt pyproject.toml
+	$(PYTHON) -m venv $(PEERS)/verl
+	$(PEERS)/verl/bin/python -m pip install --quiet --constraint constraints-verl.txt torch
+	$(PEERS)/verl/bin/python -m pip install --quiet --constraint constraints-verl.txt --no-deps verl transferqueue
+	$(PEERS)/verl/bin/python -m pip install --quiet --constraint constraints-verl.txt \
+	  aiohttp cachetools codetiming datasets fastapi hydra-core msgspec numpy peft pillow prometheus_client pyzmq ray \
+	  tensordict torchdata transformers uvicorn triton $(PEER_TESTS)
+	$(PEERS)/verl/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(PEERS)/trl/.ready: constraints-trl.txt pyproject.toml
+	$(PYTHON) -m venv $(PEERS)/trl
+	$(PEERS)/trl/bin/python -m pip install --quiet --constraint constraints-trl.txt torch
+	$(PEERS)/trl/bin/python -m pip install --quiet --constraint constraints-trl.txt trl $(PEER_TESTS)
+	$(PEERS)/trl/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
 clean:
