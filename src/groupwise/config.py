@@ -113,3 +113,128 @@ class AlgoConfig(Section):
                 f"gamma={self.gamma}, lam={self.lam}: both are factors between 0 and 1; "
                 "1.0 is no discounting and is what outcome rewards want"
             )
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The policy: any causal language model that transformers loads."""
+
+    path: str = "embedded"
+    """A folder, a hub id, a .gguf file, or "embedded": the small model that comes with the package."""
+    dtype: str = "float32"
+    """float32, bfloat16 or float64."""
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """Where prompts come from: a built-in task, or parquet and jsonl files."""
+
+    task: str = "sums"
+    """A row of `groupwise.tasks.TASKS`; not looked at where `train_files` are given."""
+    difficulty: int = 2
+    """How hard the built-in task is; what the number means is the task's own (digits, for sums)."""
+    train_files: tuple[str, ...] = ()
+    val_files: tuple[str, ...] = ()
+    train_batch_size: int = 32
+    """Prompts per step."""
+    val_size: int = 256
+    """Held-out prompts per evaluation, at most."""
+    max_prompt_length: int = 1024
+    """Tokens; a longer prompt is refused before training starts."""
+    max_response_length: int = 16
+    """Tokens, the end-of-sequence token included."""
+    shuffle: bool = True
+    max_bad_rows: float = 0.05
+    """Share of unreadable rows in the data files above which a run is refused."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig(Section):
+    """How answers are sampled."""
+
+    n: int = 16
+    """Answers per prompt: the size of a group."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    max_num_seqs: int = 512
+    """Answers decoded at the same time; the others wait for a free row."""
+
+
+@dataclass(frozen=True)
+class RewardConfig(Section):
+    """What an answer is worth."""
+
+    function: str | None = None
+    """`path/to/file.py:name`, in verl's or TRL's signature; None is the task's own."""
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    lr: float = 2e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.99)
+    lr_warmup_steps: int = 0
+    lr_scheduler_type: str = "linear"
+    """constant, linear or cosine: from lr to `min_lr_ratio` of it over the run."""
+    min_lr_ratio: float = 0.1
+
+
+@dataclass(frozen=True)
+class ActorConfig(Section):
+    """Advantages to a loss, and the loss to steps of the optimiser. A field left at None is the recipe's."""
+
+    recipe: str = "grpo"
+    """A row of `groupwise.objectives.RECIPES`."""
+    loss_mode: str | None = None
+    """The surrogate by verl's name (vanilla, gspo, cispo, ...), over the recipe's."""
+    loss_agg_mode: str | None = None
+    clip_ratio: float = 0.2
+    clip_ratio_low: float | None = None
+    clip_ratio_high: float | None = None
+    clip_ratio_c: float = 3.0
+    """Dual clip: the bound on the ratio where the advantage is negative."""
+    use_kl_loss: bool = False
+    kl_loss_coef: float = 0.001
+    kl_loss_type: str = "low_var_kl"
+    entropy_coeff: float = 0.0
+    ppo_epochs: int = 1
+    ppo_mini_batch_size: int | None = None
+    """Prompts per optimiser step; None takes the whole batch in one step."""
+    micro_batch_tokens: int = 16384
+    """Tokens per forward and backward pass; the loss and the gradient do not depend on it."""
+    grad_clip: float = 1.0
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+
+@dataclass(frozen=True)
+class TrainerConfig(Section):
+    """The run: how long, where, how often it looks and saves."""
+
+    run_dir: str | None = None
+    """The run's folder; None makes a fresh one under runs/."""
+    total_training_steps: int = 100
+    seed: int = 0
+    save_freq: int = 20
+    test_freq: int = 10
+    max_ckpt_to_keep: int = 2
+    num_threads: int | None = None
+    """CPU threads; None takes torch's choice. Part of what makes a run repeatable."""
+    max_bad_steps: int = 3
+    """Steps in a row with a loss or gradient that is not finite, after which the run stops."""
+
+
+@dataclass(frozen=True)
+class RunConfig(Section):
+    """Everything a run is made of, stage by stage in the order of the flow."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    algorithm: AlgoConfig = field(default_factory=lambda: AlgoConfig(adv_estimator="grpo"))
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -1,4 +1,4 @@
-"""The letters in every shape annotation, defined once.
+"""The nouns every stage speaks, and the letters in every shape annotation, defined once.
 
     B   answers in the batch (rows), whatever group they are in
     G   groups in the batch, one per prompt label
@@ -15,7 +15,9 @@ variable and check every annotated call.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING or os.environ.get("GROUPWISE_CHECK_SHAPES"):
     from jaxtyping import Bool, Float, Float64, Int, Num, Shaped
@@ -29,4 +31,107 @@ else:
 
     Bool = Float = Float64 = Int = Num = Shaped = _Unchecked
 
-__all__ = ["Bool", "Float", "Float64", "Int", "Num", "Shaped"]
+
+@dataclass(frozen=True)
+class Task:
+    """One question with a checkable answer, before a tokenizer has seen it.
+
+        Task(key="sums/train/17", prompt="12+34=", answer="46", data_source="sums")
+
+    key: names the question across steps. prompt: text, or chat messages for the tokenizer's template. answer:
+    the ground truth.
+    """
+
+    key: str
+    prompt: str | list[dict[str, str]]
+    answer: Any
+    data_source: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A task in one step of a run, as the model reads it.
+
+        Prompt(uid="3-0", task=Task(...), token_ids=(4, 9, 2))
+
+    uid: names the group of its answers, unique in the run: step and place in the batch, so that the same question
+    asked twice forms two groups.
+    """
+
+    uid: str
+    task: Task
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer: its tokens (the end-of-sequence token is one), their sampled log-probabilities, and what
+    became of it.
+
+        Completion(token_ids=(8, 3, 1), log_probs=(-0.1, -0.2, -0.01), finish_reason="stop", text="46", score=1.0)
+
+    finish_reason: "stop" (the model ended it) or "length" (it was cut off). failure: why it has no score; such
+    an answer takes no part in its group. parts: the named parts of the score, where the reward function gives
+    them.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: str
+    text: str = ""
+    score: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+    def judged(self, score: float | None, parts: Mapping[str, float], failure: str | None = None) -> Completion:
+        return replace(self, score=score, parts=parts, failure=failure)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt and its answers: the unit of everything that follows."""
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw answers. temperature 0 is greedy. seed and step: with the place of the prompt and of the
+    answer they fix every random number, whatever the batch looks like."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    step: int = 0
+
+
+class Engine(Protocol):
+    """Prompts to groups. The embedded engine reads the policy's weights in place; one beside it loads them."""
+
+    def generate(self, prompts: Sequence[Prompt], n: int, sampling: Sampling) -> list[Group]: ...
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None: ...
+
+
+RewardFunction = Callable[[Sequence[Group]], list[Group]]
+"""Groups with answers to the same groups with scores: `Completion.judged` for every answer."""
+
+__all__ = [
+    "Bool",
+    "Completion",
+    "Engine",
+    "Float",
+    "Float64",
+    "Group",
+    "Int",
+    "Num",
+    "Prompt",
+    "RewardFunction",
+    "Sampling",
+    "Shaped",
+    "Task",
+]
