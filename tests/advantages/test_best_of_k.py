@@ -32,7 +32,7 @@ def test_grpo_passk_is_the_lead_of_the_best(rows, divide):
 
 
 def test_grpo_passk_refuses_a_label_with_one_answer_by_name():
-    with pytest.raises(BadValueError, match="at least 2 answers per prompt, but 'b' has 1; sample more"):
+    with pytest.raises(BadValueError, match=r"at least 2 answers per prompt, but 'b' has 1; sample more"):
         advantages_from_scores([1.0, 2.0, 3.0], list("aab"), "grpo_passk")
 
 
@@ -137,7 +137,7 @@ def test_pass_at_k_of_answers_alone_in_their_groups_is_zero_for_k_one():
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_a_k_below_one_is_refused(k):
-    with pytest.raises(BadValueError, match=f"k={k}: pass@k is the best of k answers, so k must be at least 1"):
+    with pytest.raises(BadValueError, match=rf"k={k}: pass@k is the best of k answers, so k must be at least 1"):
         advantages_from_scores([1.0, 2.0], [0, 0], "pass_at_k", k=k)
 
 

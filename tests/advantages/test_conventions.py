@@ -114,5 +114,5 @@ def test_a_convention_of_ones_own_is_a_row():
 
 
 def test_an_unknown_convention_names_the_nearest():
-    with pytest.raises(UnknownNameError, match="unknown convention 'vrl'; the nearest is 'verl'; known: deepseekmath"):
+    with pytest.raises(UnknownNameError, match=r"unknown convention 'vrl'; the nearest is 'verl'; known: deepseekmath"):
         get_convention("vrl")

@@ -1,6 +1,6 @@
 """Estimators by name."""
 
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 
 import pytest
@@ -107,37 +107,35 @@ def test_another_function_under_a_used_name_is_refused_and_the_first_one_stays(r
     with pytest.raises(BadValueError, match=r"'mine' is already registered as .*test_registry\.mine; register yours"):
         register_adv_est("mine")(another)
     assert get_adv_estimator_fn("mine") is mine
-    with pytest.raises(ValueError, match="'grpo' is already registered as .*compute_grpo_outcome_advantage"):
+    with pytest.raises(ValueError, match=r"'grpo' is already registered as .*compute_grpo_outcome_advantage"):
         register_adv_est(AdvantageEstimator.GRPO)(mine)
 
 
 def test_a_function_without_a_name_can_be_registered_and_is_described_when_in_the_way(registry):
     first = partial(mine)
     assert register_adv_est("mine")(first) is first
-    with pytest.raises(BadValueError, match="already registered as .*partial.*mine"):
+    with pytest.raises(BadValueError, match=r"already registered as .*partial.*mine"):
         register_adv_est("mine")(another)
 
 
 def test_a_member_of_another_enum_stands_for_its_value(registry):
-    class Theirs(str, Enum):
+    class Theirs(StrEnum):
         GRPO = "grpo"
 
     assert get_adv_estimator_fn(Theirs.GRPO) is compute_grpo_outcome_advantage
     assert name_of(Theirs.GRPO) == name_of("grpo") == "grpo"
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"), [("grpoo", "grpo"), ("rlooo", "rloo"), ("gea", "gae"), ("maxlr", "maxrl")]
-)
+@pytest.mark.parametrize(("name", "nearest"), [("grpoo", "grpo"), ("rlooo", "rloo"), ("maxlr", "maxrl")])
 def test_an_unknown_name_is_refused_with_the_nearest(name, nearest):
     with pytest.raises(
-        UnknownNameError, match=f"unknown advantage estimator '{name}'; the nearest is '{nearest}'; known: dr_grpo, "
+        UnknownNameError, match=rf"unknown advantage estimator '{name}'; the nearest is '{nearest}'; known: dr_grpo, "
     ):
         get_adv_estimator_fn(name)
 
 
 def test_an_unknown_name_is_a_value_error_and_a_key_error():
-    with pytest.raises(ValueError, match="unknown advantage estimator"):
+    with pytest.raises(ValueError, match=r"unknown advantage estimator"):
         get_adv_estimator_fn("x")
     with pytest.raises(KeyError):
         get_adv_estimator_fn("x")

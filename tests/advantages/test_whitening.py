@@ -83,18 +83,18 @@ def test_nan_tokens_take_no_part_and_stay_nan():
 def test_over_no_token_or_one_the_result_is_zero_with_a_warning(count):
     mask = torch.zeros(2, 2).bool()
     mask[0, 0] = count == 1
-    with pytest.warns(GroupwiseWarning, match=f"whitening over {count} response tokens: there is no spread"):
+    with pytest.warns(GroupwiseWarning, match=rf"whitening over {count} response tokens: there is no spread"):
         assert whiten_tokens(f64([[5.0, 1.0], [2.0, 3.0]]), mask).eq(0).all()
-    with pytest.warns(GroupwiseWarning, match=f"whitening over {count} response tokens"):
+    with pytest.warns(GroupwiseWarning, match=rf"whitening over {count} response tokens"):
         assert whiten_answers(f64([5.0, 1.0]), mask.sum(1)).eq(0).all()
 
 
 def test_over_one_finite_token_the_nan_ones_stay_nan():
-    with pytest.warns(GroupwiseWarning, match="whitening over 1 response tokens"):
+    with pytest.warns(GroupwiseWarning, match=r"whitening over 1 response tokens"):
         answers = whiten_answers(f64([5.0, math.nan]))
     assert answers[0] == 0
     assert answers[1].isnan()
-    with pytest.warns(GroupwiseWarning, match="whitening over 1 response tokens"):
+    with pytest.warns(GroupwiseWarning, match=r"whitening over 1 response tokens"):
         tokens = whiten_tokens(f64([[5.0, math.nan, math.nan]]), torch.tensor([[True, True, False]]))
     torch.testing.assert_close(tokens, f64([[0.0, math.nan, 0.0]]), equal_nan=True)
 
