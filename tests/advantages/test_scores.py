@@ -8,7 +8,7 @@ import torch
 
 from groupwise.advantages import OUTCOME_ESTIMATORS, AdvantageEstimator, Groups, RunningBaseline, advantages_from_scores
 from groupwise.errors import BadValueError, UnknownNameError
-from samples import CASES, f64, same_bits
+from samples import CASES, Rows, f64, same_bits
 
 LABELS = ["a", "a", "a", "b", "b"]
 PLAIN = [-1.0, 0.0, 1.0, -2.0, 2.0]

@@ -21,13 +21,15 @@ def _paths(rewards, mask, log_probs, sum_pi_squared, rho):
     return to_go, spent
 
 
-def _baseline(entries):
-    """sum G W / (sum W + 1e-8) over the (G, W) of the answers that are there."""
+def _baseline(entries, epsilon):
+    """sum G W / (sum W + epsilon) over the (G, W) of the answers that are there."""
     weight = sum(w for _, w in entries)
-    return sum(g * w for g, w in entries) / (weight + 1e-8) if weight > 0 else 0.0
+    return sum(g * w for g, w in entries) / (weight + epsilon) if weight > 0 else 0.0
 
 
-def optimal_token_baseline(rewards, mask, labels, log_probs, sum_pi_squared, rho=None, handle_zero_tail=True):
+def optimal_token_baseline(
+    rewards, mask, labels, log_probs, sum_pi_squared, rho=None, handle_zero_tail=True, epsilon=1e-8
+):
     """Answers meet column by column."""
     to_go, spent = _paths(rewards, mask, log_probs, sum_pi_squared, rho)
     width = len(mask[0])
@@ -40,7 +42,7 @@ def optimal_token_baseline(rewards, mask, labels, log_probs, sum_pi_squared, rho
                 if not mask[b][t]:
                     continue
                 there = [(to_go[i][t], spent[i][t]) for i in rows if mask[i][t]]
-                baseline = 0.0 if len(rows) == 1 else _baseline(there)
+                baseline = 0.0 if len(rows) == 1 else _baseline(there, epsilon)
                 if handle_zero_tail and ahead and t >= lengths[-2]:
                     baseline = 0.0
                 advantages[b][t] = to_go[b][t] - baseline
@@ -49,7 +51,7 @@ def optimal_token_baseline(rewards, mask, labels, log_probs, sum_pi_squared, rho
     ]
 
 
-def multi_turn(rewards, mask, labels, log_probs, sum_pi_squared, rho=None, handle_zero_tail=True):
+def multi_turn(rewards, mask, labels, log_probs, sum_pi_squared, rho=None, handle_zero_tail=True, epsilon=1e-8):
     """Squeeze the tokens outside the mask out, leave empty answers out, and it is the same thing."""
     width = len(mask[0])
     places = [[t for t in range(width) if row[t]] for row in mask]
@@ -70,6 +72,7 @@ def multi_turn(rewards, mask, labels, log_probs, sum_pi_squared, rho=None, handl
         squeeze(sum_pi_squared),
         squeeze(rho) if rho else None,
         handle_zero_tail,
+        epsilon,
     )
     for row, b in enumerate(kept):
         for i, t in enumerate(places[b]):
