@@ -1,0 +1,182 @@
+"""`key=value` on the command line to a typed `RunConfig`. An unknown key names the nearest one; verl's names
+are understood."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from groupwise.config import RunConfig, Section
+from groupwise.errors import BadValueError, UnknownNameError
+
+# verl's longer names, most specific first: what stands before -> what we call it.
+VERL_NAMES: dict[str, str] = {
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "actor.loss_mode",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "actor.micro_batch_tokens",
+    "actor_rollout_ref.actor.": "actor.",
+    "actor_rollout_ref.rollout.": "rollout.",
+    "actor_rollout_ref.model.": "model.",
+    "trainer.default_local_dir": "trainer.run_dir",
+    "data.val_batch_size": "data.val_size",
+}
+_REWARD_PATH, _REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
+
+
+def read_overrides(arguments: Iterable[str], base: Mapping[str, Any] | None = None) -> tuple[RunConfig, list[str]]:
+    """The settings, and one line for every name of verl's that was translated. `base`: a nested dict to start from."""
+    values, notes = _translate(dict(_split(argument) for argument in arguments))
+    known = leaf_types(RunConfig)
+    nested: dict[str, Any] = _copy(base or {})
+    for key, value in values.items():
+        if key not in known:
+            raise _unknown_key(key, known)
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return build(RunConfig, nested), notes
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """A nested dict from a YAML file; nothing in it is executed."""
+    container = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    if not isinstance(container, dict):
+        raise BadValueError(f"{path} is not a mapping of settings")
+    return typing.cast("dict[str, Any]", container)
+
+
+def dump_config(config: RunConfig) -> str:
+    """The resolved settings as YAML, every field named."""
+    return OmegaConf.to_yaml(OmegaConf.create(as_dict(config)))
+
+
+def as_dict(section: Section) -> dict[str, Any]:
+    """Plain dicts, lists and numbers."""
+    return {name: _plain(section[name]) for name in section}
+
+
+def build(section: type[Section], values: Mapping[str, Any], prefix: str = "") -> Any:
+    """A section from a nested mapping, every value checked against the type of its field."""
+    hints = typing.get_type_hints(section)
+    chosen: dict[str, Any] = {}
+    for name, value in values.items():
+        key = prefix + str(name)
+        if name not in hints:
+            raise _unknown_key(key, {prefix + known: Any for known in hints})
+        inner = _section_in(hints[name])
+        is_nested = inner is not None and isinstance(value, Mapping)
+        chosen[name] = build(inner, value, f"{key}.") if is_nested and inner else coerce(key, value, hints[name])
+    if section is RunConfig:
+        chosen.setdefault("algorithm", RunConfig().algorithm)
+    elif prefix == "algorithm.":
+        chosen.setdefault("adv_estimator", RunConfig().algorithm.adv_estimator)
+    return section(**chosen)
+
+
+def leaf_types(section: type[Section], prefix: str = "") -> dict[str, Any]:
+    """Every settable key with the type of its value."""
+    leaves: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(section).items():
+        inner = _section_in(hint)
+        leaves |= leaf_types(inner, f"{prefix}{name}.") if inner else {prefix + name: hint}
+    return leaves
+
+
+def coerce(key: str, value: Any, hint: Any) -> Any:
+    """The value as the type of its field, or an error that names key, value and type. Nothing is rounded or guessed."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and types.NoneType in typing.get_args(hint):
+            return None
+        hint = next(option for option in typing.get_args(hint) if option is not types.NoneType)
+        origin = typing.get_origin(hint)
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(coerce(key, one, item) for one in items)
+    if origin is not None:
+        return value if isinstance(value, Mapping) else _refuse(key, value, "a mapping")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value if type(value) is hint else _refuse(key, value, f"of type {hint.__name__}")
+
+
+def _refuse(key: str, value: Any, wanted: str) -> Any:
+    raise BadValueError(f"{key}={value!r} is {type(value).__name__}, but {key} must be {wanted}")
+
+
+def _split(argument: str) -> tuple[str, Any]:
+    key, equals, _ = argument.partition("=")
+    if not equals or not key:
+        raise BadValueError(f"{argument!r} is not a setting; write key=value, such as trainer.total_training_steps=50")
+    try:
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([argument]))
+    except OmegaConfBaseException as error:
+        raise BadValueError(f"{argument!r} cannot be read: {error}") from error
+    for part in key.split("."):
+        parsed = typing.cast("dict[str, Any]", parsed)[part]
+    return key, parsed
+
+
+def _translate(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    notes = []
+    translated: dict[str, Any] = {}
+    if _REWARD_PATH in values:
+        name = values.pop(_REWARD_NAME, "compute_score")
+        translated["reward.function"] = f"{values.pop(_REWARD_PATH)}:{name}"
+        notes.append(f"{_REWARD_PATH} is read as reward.function={translated['reward.function']}")
+    for key, value in values.items():
+        before = next((name for name in VERL_NAMES if key == name or (name.endswith(".") and key.startswith(name))), "")
+        ours = VERL_NAMES[before] + key[len(before) :] if before else key
+        if ours != key:
+            notes.append(f"{key} is read as {ours}")
+        translated[ours] = value
+    return translated, notes
+
+
+def _unknown_key(key: str, known: Mapping[str, Any]) -> UnknownNameError:
+    # The last part of a key is what people mistype; a key under the wrong section is found by it too.
+    last = key.rsplit(".", 1)[-1]
+    by_name = [other for other in known if other.rsplit(".", 1)[-1] == last]
+    nearest = (by_name or get_close_matches(key, known, n=1, cutoff=0.0) or [""])[0]
+    return UnknownNameError(f"unknown setting {key!r}; the nearest is {nearest!r}")
+
+
+def _section_in(hint: Any) -> type[Section] | None:
+    options = typing.get_args(hint) or (hint,)
+    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return as_dict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _copy(nested: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in nested.items()}
+
+
+def differences(old: Section, new: Section, prefix: str = "") -> list[str]:
+    """`key: old -> new` for every setting that differs."""
+    found = []
+    for field in dataclasses.fields(old):
+        before, after = old[field.name], new[field.name]
+        if isinstance(before, Section) and isinstance(after, Section):
+            found += differences(before, after, f"{prefix}{field.name}.")
+        elif before != after:
+            found.append(f"{prefix}{field.name}: {before!r} -> {after!r}")
+    return found

@@ -1,0 +1,51 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+TEMPORARY = ".tmp-"
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """`write` fills a temporary file beside `path`, which then takes its name in one step and reaches the disk."""
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        write(temporary)
+        sync(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_whole(path, lambda temporary: _write_bytes(temporary, text.encode()))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's contents, or a folder's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_litter(folder: Path) -> None:
+    """Temporary files that a killed process left behind. Only for the holder of the run's lock."""
+    for litter in folder.rglob(f"{TEMPORARY}*"):
+        if litter.is_file():
+            litter.unlink()
