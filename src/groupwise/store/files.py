@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def sha256(path: Path) -> str:
 
 
 def remove_litter(folder: Path) -> None:
-    """Temporary files that a killed process left behind. Only for the holder of the run's lock."""
-    for litter in folder.rglob(f"{TEMPORARY}*"):
-        if litter.is_file():
-            litter.unlink()
+    """Temporary files and folders that a killed process left behind. Only for the holder of the run's lock."""
+    for litter in list(folder.rglob(f"{TEMPORARY}*")):
+        if litter.is_dir():
+            shutil.rmtree(litter)
+        else:
+            litter.unlink(missing_ok=True)

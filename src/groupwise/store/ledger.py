@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from groupwise.errors import BadValueError
 from groupwise.store.files import write_whole
 from groupwise.types import Group
 
@@ -65,6 +66,9 @@ class Metrics:
 
 def write_rollouts(folder: Path, step: int, groups: Sequence[Group], advantages: Sequence[float]) -> None:
     """Every answer of a step with its score, the parts of it, and its advantage."""
+    num_answers = sum(len(group.completions) for group in groups)
+    if len(advantages) != num_answers:
+        raise BadValueError(f"{len(advantages)} advantages for {num_answers} answers of step {step}")
     folder.mkdir(exist_ok=True)
     judged = iter(advantages)
     rows = [

@@ -19,7 +19,7 @@ class RunLock:
         self._handle = -1
 
     def __enter__(self) -> Self:
-        # The file means nothing, only the lock on it does; Python opens it so that programs started later do not have it.
+        # The file means nothing, only the lock on it does. Programs started later do not inherit the handle (PEP 446).
         self._handle = os.open(self._run_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
