@@ -28,8 +28,8 @@ NOTES = (
     "Absolute differences at the response tokens, the largest of advantages and returns over all batches. With float64 "
     "rewards and masks, what is left is verl's own float32 (statistics of grpo_vectorized, reward parts of gdpo, the "
     "factor of gpg, 1 + epsilon of a lone answer in grpo), the 1e-8 it adds to the number of tokens it whitens over, "
-    "and where the epsilon of the token baselines stands. With float32, rounding. What is allowed is what the tests allow, "
-    "relative where an advantage is larger than 1."
+    "and where the epsilon of the token baselines stands. With float32, rounding. What is allowed is what the tests "
+    "allow, relative where an advantage is larger than 1."
 )
 
 
