@@ -1,0 +1,184 @@
+"""A run as it happens: a live view on a terminal, plain lines anywhere else.
+
+It writes to standard output: the progress of a run is what the program has to say, and `groupwise train | tee log`
+keeps it, while errors stay alone on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from groupwise.config import RunConfig
+from groupwise.observe.progress import Progress
+from groupwise.observe.text import BLOCKS, duration, fixed, printable
+
+if TYPE_CHECKING:
+    from groupwise.observe.live import LiveView
+
+FIRST_STEPS = 10
+"""Plain lines: every step up to this one, ..."""
+LINES_PER_RUN = 100
+"""... then about so many for the rest of the run, every evaluation, ..."""
+LONGEST_SILENCE = 30.0
+"""... and a line after so many seconds in any case."""
+
+
+class Console:
+    """What a run shows of itself.
+
+        with Console(total_steps=100) as console:
+            console.start(config)
+            console.step({"step": 1, "reward/mean": 0.5})
+            console.finish({"report": "runs/a/report.html"})
+
+    stream: standard output unless given. terminal, width: found out from the stream unless given. A stream that
+    breaks (a closed pipe, a full disk) costs the lines, not the run.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        *,
+        terminal: bool | None = None,
+        width: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.progress = Progress(total_steps, clock)
+        self._stream = sys.stdout if stream is None else stream
+        self._is_live = _can_be_live(self._stream) if terminal is None else terminal
+        self._width = width
+        self._clock = clock
+        self._live: LiveView | None = None
+        self._last_line = clock()
+        self._is_broken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, config: RunConfig) -> None:
+        answers = config.data.train_batch_size * config.rollout.n
+        self.progress.begin(answers)
+        source = ", ".join(config.data.train_files) or config.data.task
+        facts = [
+            f"{config.model.path} on {source}",
+            f"{config.algorithm.adv_estimator}, {config.data.train_batch_size} prompts x {config.rollout.n} answers",
+            f"{self.progress.total_steps} steps",
+        ]
+        if config.trainer.run_dir:
+            facts.insert(0, config.trainer.run_dir)
+        self._line("  |  ".join(facts))
+        if self._is_live:
+            from groupwise.observe.live import LiveView
+
+            self._live = LiveView(self.progress, self._stream, self._width)
+            self._attempt(self._live.start)
+
+    def step(self, metrics: Mapping[str, Any]) -> None:
+        """One row of metrics.jsonl; any key may be absent."""
+        self.progress.update(metrics)
+        if self._live is not None:
+            self._attempt(self._live.refresh)
+        elif not self._is_live and self._is_due():
+            self._last_line = self._clock()
+            self._line(plain_line(self.progress))
+
+    def note(self, text: str) -> None:
+        """A line that stays, above the live view."""
+        self._line(text)
+
+    def finish(self, summary: Mapping[str, Any] | None = None) -> None:
+        """The verdict, then one line for each entry of the summary."""
+        self.close()
+        self._line(_verdict(self.progress))
+        for key, value in (summary or {}).items():
+            shown = fixed(value) if isinstance(value, float) else str(value)
+            self._line(f"{key}  {shown}")
+
+    def close(self) -> None:
+        """Gives the terminal back. Safe to call twice; leaving the `with` block calls it."""
+        live, self._live = self._live, None
+        if live is not None:
+            self._attempt(live.stop)
+
+    def _is_due(self) -> bool:
+        step, total = self.progress.step, self.progress.total_steps
+        every = max(1, total // LINES_PER_RUN)
+        return (
+            step <= FIRST_STEPS
+            or step >= total
+            or step % every == 0
+            or "eval/accuracy" in self.progress.latest
+            or self._clock() - self._last_line >= LONGEST_SILENCE
+        )
+
+    def _line(self, text: str) -> None:
+        clean = printable(text)
+        if self._live is not None:
+            live = self._live
+            self._attempt(lambda: live.line(clean))
+        else:
+            self._attempt(lambda: self._write(clean))
+
+    def _write(self, line: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        self._stream.flush()
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        if self._is_broken:
+            return
+        try:
+            write()
+        except OSError:
+            self._is_broken = True
+
+
+def plain_line(progress: Progress) -> str:
+    """One step as one line; a column stays where it is whether or not it has a value."""
+    latest = progress.latest
+    left = progress.seconds_left
+    signal, speed = progress.signal, progress.tokens_per_second
+    places = len(str(progress.total_steps))
+    columns = [
+        f"step {progress.step:{places}d}/{progress.total_steps}",
+        f"reward {_or_dash(latest.get('reward/mean')):>7}",
+        f"accuracy {_or_dash(latest.get('eval/accuracy')):>5}",
+        f"signal {'-' if signal is None else f'{signal:.0%}':>4}",
+        f"length {_or_dash(latest.get('response_length/mean'), 1):>7}",
+        f"loss {_or_dash(latest.get('loss'), 4):>8}",
+        f"tokens/s {'-' if speed is None else f'{speed:.0f}':>7}",
+        f"left {'-' if left is None else duration(left):>7}",
+    ]
+    return "  ".join(columns)
+
+
+def _verdict(progress: Progress) -> str:
+    accuracies = progress.accuracies
+    change = f"accuracy {fixed(accuracies[0])} -> {fixed(accuracies[-1])}, " if accuracies else ""
+    return f"done: {change}step {progress.step} of {progress.total_steps}, {duration(progress.elapsed)}"
+
+
+def _or_dash(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else fixed(value, digits)
+
+
+def _can_be_live(stream: TextIO) -> bool:
+    """A terminal that moves its cursor and has the characters of the spark-line."""
+    if not stream.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
+        return False
+    try:
+        (BLOCKS + "░█·…").encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
