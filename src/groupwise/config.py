@@ -45,6 +45,17 @@ class Section(Mapping[str, Any]):
         return cls(**values)
 
 
+def read(config: Any, name: str, default: Any = None) -> Any:
+    """A field of an AlgoConfig, of verl's own, of an OmegaConf node, of any mapping, or of None.
+
+    An absent field, or one that is None, is the default.
+    """
+    if config is None:
+        return default
+    value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    return default if value is None else value
+
+
 @dataclass(frozen=True)
 class KLControlConfig(Section):
     """The coefficient of the KL penalty: `fixed`, or `adaptive` (https://arxiv.org/abs/1909.08593)."""
@@ -192,11 +203,26 @@ class ActorConfig(Section):
     loss_mode: str | None = None
     """The surrogate by verl's name (vanilla, gspo, cispo, ...), over the recipe's."""
     loss_agg_mode: str | None = None
-    clip_ratio: float = 0.2
+    loss_scale_factor: int | None = None
+    """The length that `seq-mean-token-sum-norm` divides by; None is the longest answer the run allows."""
+    clip_ratio: float | None = None
+    """Both bounds at once, for the one that is not given apart."""
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
-    clip_ratio_c: float = 3.0
+    clip_ratio_c: float | None = None
     """Dual clip: the bound on the ratio where the advantage is negative."""
+    tau_pos: float | None = None
+    """SAPO: how sharp the gate is where the advantage is positive."""
+    tau_neg: float | None = None
+    clip_cov_ratio: float | None = None
+    """Clip-Cov: the share of tokens that lose their gradient, of those with a covariance between lb and ub."""
+    clip_cov_lb: float | None = None
+    clip_cov_ub: float | None = None
+    kl_cov_ratio: float | None = None
+    """KL-Cov: the share of tokens, highest covariance first, that get a KL penalty of weight `ppo_kl_coef`."""
+    ppo_kl_coef: float | None = None
+    dro_beta: float | None = None
+    """DRO: the weight of the squared log-ratio; it has no default."""
     use_kl_loss: bool = False
     kl_loss_coef: float = 0.001
     kl_loss_type: str = "low_var_kl"

@@ -1,18 +1,10 @@
-"""Reading settings from whatever a caller has: an AlgoConfig, verl's own, an OmegaConf node, any mapping, or None."""
+"""A config of any kind (an AlgoConfig, verl's own, an OmegaConf node, any mapping) with some fields replaced."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-
-def read(config: Any, name: str, default: Any = None) -> Any:
-    """A field of the config; an absent one, or one that is None, is the default."""
-    if config is None:
-        return default
-    value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-    return default if value is None else value
 
 
 class Overlay(Mapping[str, Any]):

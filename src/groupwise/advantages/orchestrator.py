@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.advantages.fields import read, replace
+from groupwise.advantages.fields import replace
 from groupwise.advantages.registry import get_adv_estimator_fn, name_of
 from groupwise.advantages.rows import sum_rewards
 from groupwise.advantages.scores import as_row_mask
+from groupwise.config import read
 from groupwise.errors import BadValueError, MissingFieldError, NonFiniteScoreError
 
 _ORIGINS = {

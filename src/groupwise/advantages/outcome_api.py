@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import baselines, best_of_k, outcome
-from groupwise.advantages.fields import read
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
 from groupwise.advantages.rows import as_scores, check_rows, count_tokens, result_dtype, spread_over_tokens, sum_rewards
@@ -32,6 +31,7 @@ from groupwise.advantages.scores import (
     exactly,
     outcome_advantages,
 )
+from groupwise.config import read
 from groupwise.errors import BadValueError, MissingFieldError
 
 Index = Groups | Iterable[Any]

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages.conventions import get_convention, group_relative
-from groupwise.advantages.fields import read
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import backward_scan, rewards_to_go
@@ -20,6 +19,7 @@ from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
 from groupwise.advantages.rows import as_mask, as_scores, check_tokens, result_dtype
 from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.advantages.whitening import whiten_tokens
+from groupwise.config import read
 from groupwise.errors import BadValueError
 from groupwise.types import Shaped
 

@@ -31,9 +31,9 @@ from typing import Any
 
 from groupwise import advantages
 from groupwise.advantages import ADV_ESTIMATOR_REGISTRY, AdvantageEstimator
-from groupwise.advantages.fields import read
 from groupwise.advantages.orchestrator import missing_field
 from groupwise.advantages.registry import name_of
+from groupwise.config import read
 from groupwise.errors import BadValueError, MissingFieldError, UnsupportedVersionError
 
 Namespace = dict[str, Any]
