@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from groupwise.config import RunConfig, Section
 from groupwise.errors import BadValueError, UnknownNameError
@@ -122,7 +123,7 @@ def _split(argument: str) -> tuple[str, Any]:
         raise BadValueError(f"{argument!r} is not a setting; write key=value, such as trainer.total_training_steps=50")
     try:
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([argument]))
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, YAMLError) as error:
         raise BadValueError(f"{argument!r} cannot be read: {error}") from error
     for part in key.split("."):
         parsed = typing.cast("dict[str, Any]", parsed)[part]
