@@ -27,6 +27,8 @@ def test_the_cases_of_these_tests_cover_every_outcome_estimator():
     [
         [1, 2, 3, 4, 8],
         (1.0, 2.0, 3.0, 4.0, 8.0),
+        np.array([1, 2, 3, 4, 8]),
+        np.array([1, 2, 3, 4, 8], dtype=np.float32),
         torch.tensor([1, 2, 3, 4, 8]),
         torch.tensor([1, 2, 3, 4, 8], dtype=torch.uint8),
         torch.tensor([1.0, 2.0, 3.0, 4.0, 8.0]),

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.rows import as_scores, sum_rewards
-from groupwise.advantages.scores import Flags, as_row_mask
+from groupwise.advantages.scores import Flags, Scores, as_row_mask
 from groupwise.errors import BadValueError, GroupHealthError, unknown_name
 
 KINDS: dict[str, str] = {
@@ -90,10 +89,10 @@ class GroupHealth:
 
 def check_groups(
     index: Groups | Iterable[Any],
-    scores: Tensor | Sequence[float] | None = None,
+    scores: Scores | None = None,
     *,
-    prompts: Sequence[Any] | None = None,
-    answers: Sequence[Any] | None = None,
+    prompts: Iterable[Any] | None = None,
+    answers: Iterable[Any] | None = None,
     expected_size: int | None = None,
     failed: Flags | None = None,
     strict: bool | Collection[str] = False,
@@ -169,7 +168,7 @@ def _duplicate_findings(groups: Groups, rows: list[list[int]], answers: list[Has
 
 
 def _score_findings(
-    groups: Groups, rows: list[list[int]], scores: Tensor | Sequence[float] | None, left_out: list[bool]
+    groups: Groups, rows: list[list[int]], scores: Scores | None, left_out: list[bool]
 ) -> Iterator[Finding]:
     values = None if scores is None else _row_scores(scores, groups.num_rows)
     for label, members in zip(groups.labels, rows, strict=True):
@@ -184,7 +183,7 @@ def _score_findings(
                 yield Finding("all_equal", label, tuple(counted), f"all {values[counted[0]]:g}")
 
 
-def _row_scores(scores: Tensor | Sequence[float], num_rows: int) -> list[float]:
+def _row_scores(scores: Scores, num_rows: int) -> list[float]:
     given = torch.as_tensor(scores)
     if given.ndim not in (1, 2) or len(given) != num_rows:
         raise BadValueError(
@@ -194,7 +193,7 @@ def _row_scores(scores: Tensor | Sequence[float], num_rows: int) -> list[float]:
     return values
 
 
-def _comparable(name: str, values: Sequence[Any], num_rows: int) -> list[Hashable]:
+def _comparable(name: str, values: Iterable[Any], num_rows: int) -> list[Hashable]:
     """Text as it is; token lists, arrays and tensors as tuples."""
     listed = values.tolist() if hasattr(values, "tolist") else list(values)
     if len(listed) != num_rows:

@@ -19,6 +19,7 @@ from groupwise.errors import BadValueError, unknown_name
 from groupwise.types import Bool, Float64
 
 OutcomeEquation = Callable[..., Tensor]
+Scores = Tensor | np.ndarray[Any, np.dtype[Any]] | Sequence[float]
 Flags = Tensor | np.ndarray[Any, np.dtype[Any]] | Sequence[bool]
 
 OUTCOME_ESTIMATORS: dict[str, OutcomeEquation] = {
@@ -41,7 +42,7 @@ OUTCOME_ESTIMATORS: dict[str, OutcomeEquation] = {
 
 @torch.no_grad()
 def advantages_from_scores(
-    scores: Tensor | Sequence[float],
+    scores: Scores,
     index: Groups | Iterable[Any],
     estimator: str | Enum = "grpo",
     *,
