@@ -10,8 +10,13 @@ if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1"):
     from jaxtyping import install_import_hook
 
     # Triton compiles its kernels from their source: those modules stay as they are.
-    package = Path(__file__).parents[1] / "src" / "groupwise" / "advantages"
-    modules = [f"groupwise.advantages.{path.stem}" for path in package.glob("*.py") if path.stem != "__init__"]
+    package = Path(__file__).parents[1] / "src" / "groupwise"
+    modules = [
+        f"groupwise.{stage}.{path.stem}"
+        for stage in ("advantages", "objectives")
+        for path in (package / stage).glob("*.py")
+        if path.stem != "__init__"
+    ]
     install_import_hook(modules, "shape_checks.checked")
 
 import torch

@@ -6,6 +6,7 @@
     T   tokens of an answer, padding included
     K   parts of a reward (format, accuracy, ...)
     S   steps of all answers together, in process-level estimators
+    L   response tokens of all answers together, packed without padding
 
 `Float[Tensor, "B T"]` is read by people and by the type checker. It costs nothing at run time: without
 GROUPWISE_CHECK_SHAPES the names below are plain shims and jaxtyping is never imported. The tests set the

@@ -1,0 +1,42 @@
+"""Advantages and log-probabilities to a loss.
+
+    from groupwise.objectives import LossInputs, Totals, objective
+
+    totals = Totals.count(lengths, prompt_ids)      # over the whole optimiser step
+    for inputs in micro_batches:                    # LossInputs, packed
+        outputs = objective(inputs, config, totals)
+        outputs.loss.backward()                     # the gradients add up to the step's, however it is cut
+
+ratio (token, sequence) x surrogate x aggregate x KL x entropy; a named recipe is a row of `RECIPES`.
+"""
+
+from groupwise.objectives.aggregates import AGGREGATES, aggregate
+from groupwise.objectives.inputs import LossInputs, LossOutputs, Totals
+from groupwise.objectives.kl import (
+    KL_ESTIMATORS,
+    AdaptiveKLController,
+    FixedKLController,
+    get_kl_controller,
+    kl_penalty,
+)
+from groupwise.objectives.objective import combine_metrics, objective
+from groupwise.objectives.recipes import LOSS_MODES, RECIPES, LossMode, Recipe
+
+__all__ = [
+    "AGGREGATES",
+    "KL_ESTIMATORS",
+    "LOSS_MODES",
+    "RECIPES",
+    "AdaptiveKLController",
+    "FixedKLController",
+    "LossInputs",
+    "LossMode",
+    "LossOutputs",
+    "Recipe",
+    "Totals",
+    "aggregate",
+    "combine_metrics",
+    "get_kl_controller",
+    "kl_penalty",
+    "objective",
+]
