@@ -150,6 +150,8 @@ class DataConfig(Section):
     """Prompts per step."""
     val_size: int = 256
     """Held-out prompts per evaluation, at most."""
+    val_n: int = 4
+    """Answers sampled per held-out prompt, for mean@n, pass@k and maj@n; 1 looks at the greedy answer alone."""
     max_prompt_length: int = 1024
     """Tokens; a longer prompt is refused before training starts."""
     max_response_length: int = 16

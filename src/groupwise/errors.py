@@ -6,7 +6,8 @@ GroupwiseError
 │   └── NonFiniteScoreError                               a NaN or infinite score reached the orchestrator
 ├── UnknownNameError       (also ValueError, KeyError)    a name nothing is registered under; names the nearest
 ├── MissingFieldError      (also ValueError, KeyError)    a batch or a config lacks a field; says where it comes from
-└── UnsupportedVersionError                               another package is installed in a version not known to work
+├── UnsupportedVersionError                               another package is installed in a version not known to work
+└── TrainingStoppedError   (also RuntimeError)            a run cannot go on, such as after losses that are not finite
 
 GroupwiseWarning           (a UserWarning)                the result is defined, but probably not what was meant
 """
@@ -47,6 +48,10 @@ class MissingFieldError(GroupwiseError, ValueError, KeyError):
 
 class UnsupportedVersionError(GroupwiseError):
     """Another package is installed in a version whose insides an integration does not know."""
+
+
+class TrainingStoppedError(GroupwiseError, RuntimeError):
+    """A run cannot go on; what it had saved is kept."""
 
 
 class GroupwiseWarning(UserWarning):

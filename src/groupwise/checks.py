@@ -1,0 +1,63 @@
+"""Settings that cannot work, refused before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from groupwise.config import RunConfig
+from groupwise.errors import BadValueError
+from groupwise.overrides import as_dict
+
+Rule = tuple[Callable[[Any], bool], str]
+
+_AT_LEAST_ONE: Rule = (lambda value: value >= 1, "must be 1 or more")
+_NOT_NEGATIVE: Rule = (lambda value: value >= 0, "must be 0 or more")
+_POSITIVE: Rule = (lambda value: value > 0, "must be more than 0")
+_SHARE: Rule = (lambda value: 0 <= value <= 1, "is a share and must be between 0 and 1")
+
+RULES: dict[str, Rule] = {
+    "data.difficulty": _AT_LEAST_ONE,
+    "data.train_batch_size": _AT_LEAST_ONE,
+    "data.val_size": _AT_LEAST_ONE,
+    "data.val_n": _AT_LEAST_ONE,
+    "data.max_prompt_length": _AT_LEAST_ONE,
+    "data.max_response_length": _AT_LEAST_ONE,
+    "data.max_bad_rows": _SHARE,
+    "rollout.n": (lambda n: n >= 2, "must be 2 or more: an answer is judged against its siblings"),
+    "rollout.temperature": (lambda t: t > 0, "must be more than 0: greedy answers to one prompt are all the same"),
+    "rollout.top_p": (lambda p: 0 < p <= 1, "must be in (0, 1]; 1 keeps every token"),
+    "rollout.top_k": _NOT_NEGATIVE,
+    "rollout.max_num_seqs": _AT_LEAST_ONE,
+    "actor.optim.lr": _POSITIVE,
+    "actor.optim.weight_decay": _NOT_NEGATIVE,
+    "actor.optim.lr_warmup_steps": _NOT_NEGATIVE,
+    "actor.optim.min_lr_ratio": _SHARE,
+    "actor.ppo_epochs": _AT_LEAST_ONE,
+    "actor.ppo_mini_batch_size": _AT_LEAST_ONE,
+    "actor.micro_batch_tokens": _AT_LEAST_ONE,
+    "actor.grad_clip": _POSITIVE,
+    "trainer.total_training_steps": _AT_LEAST_ONE,
+    "trainer.seed": _NOT_NEGATIVE,
+    "trainer.save_freq": _AT_LEAST_ONE,
+    "trainer.test_freq": _AT_LEAST_ONE,
+    "trainer.max_ckpt_to_keep": _AT_LEAST_ONE,
+    "trainer.num_threads": _AT_LEAST_ONE,
+    "trainer.max_bad_steps": _AT_LEAST_ONE,
+}
+
+
+def check_config(config: RunConfig) -> None:
+    """Raise BadValueError for the first setting out of its range, by key, value, reason and remedy."""
+    for key, (allowed, reason) in RULES.items():
+        value = as_dict(config)
+        for part in key.split("."):
+            value = value[part]
+        if value is not None and not allowed(value):
+            raise BadValueError(f"{key}={value} {reason}")
+    actor, data = config.actor, config.data
+    if actor.ppo_mini_batch_size and data.train_batch_size % actor.ppo_mini_batch_size:
+        raise BadValueError(
+            f"actor.ppo_mini_batch_size={actor.ppo_mini_batch_size} does not divide "
+            f"data.train_batch_size={data.train_batch_size}; choose one that does"
+        )

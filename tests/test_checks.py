@@ -1,0 +1,43 @@
+"""Settings out of range are refused by key and value; what can work is not."""
+
+import re
+
+import pytest
+
+from groupwise.checks import RULES, check_config
+from groupwise.config import RunConfig
+from groupwise.errors import BadValueError
+from groupwise.overrides import leaf_types, read_overrides
+
+
+def test_the_default_run_is_fine():
+    check_config(RunConfig())
+
+
+def test_every_rule_is_about_a_setting():
+    assert set(RULES) <= set(leaf_types(RunConfig))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rollout.n=1", "rollout.n=1 must be 2 or more: an answer is judged against its siblings"),
+        ("rollout.temperature=0", "rollout.temperature=0.0 must be more than 0"),
+        ("rollout.top_p=0", "rollout.top_p=0.0 must be in (0, 1]"),
+        ("rollout.top_p=1.5", "rollout.top_p=1.5 must be in (0, 1]"),
+        ("rollout.top_k=-1", "rollout.top_k=-1 must be 0 or more"),
+        ("trainer.total_training_steps=0", "trainer.total_training_steps=0 must be 1 or more"),
+        ("actor.optim.lr=0", "actor.optim.lr=0.0 must be more than 0"),
+        ("actor.optim.lr=.nan", "actor.optim.lr=nan must be more than 0"),
+        ("data.max_bad_rows=2", "data.max_bad_rows=2.0 is a share and must be between 0 and 1"),
+        ("actor.ppo_mini_batch_size=5", "actor.ppo_mini_batch_size=5 does not divide data.train_batch_size=32"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(setting, message):
+    with pytest.raises(BadValueError, match=f"^{re.escape(message)}"):
+        check_config(read_overrides([setting])[0])
+
+
+@pytest.mark.parametrize("setting", ["actor.ppo_mini_batch_size=8", "trainer.num_threads=null", "rollout.top_k=0"])
+def test_a_setting_at_its_edge_is_taken(setting):
+    check_config(read_overrides([setting])[0])
