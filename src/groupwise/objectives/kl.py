@@ -52,6 +52,13 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def get_kl_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The estimator under a name, with or without the "+" behind it."""
+    if name.removesuffix("+") not in KL_ESTIMATORS:
+        raise unknown_name("KL penalty", name, [*KL_ESTIMATORS, *(f"{known}+" for known in KL_ESTIMATORS)])
+    return KL_ESTIMATORS[name.removesuffix("+")]
+
+
 def kl_penalty(
     logprob: Float[Tensor, "..."], ref_logprob: Float[Tensor, "..."], kl_penalty: str
 ) -> Float[Tensor, "..."]:
@@ -60,11 +67,8 @@ def kl_penalty(
     The value of k1 and k3 is right in expectation, their gradient is not; that of k2 is. Only differences are
     taken: where the two agree, value and gradient are 0 (k1 alone has gradient 1).
     """
-    name = kl_penalty.removesuffix("+")
-    if name not in KL_ESTIMATORS:
-        raise unknown_name("KL penalty", kl_penalty, [*KL_ESTIMATORS, *(f"{known}+" for known in KL_ESTIMATORS)])
-    value = KL_ESTIMATORS[name](logprob, ref_logprob)
-    if name == kl_penalty:
+    value = get_kl_estimator(kl_penalty)(logprob, ref_logprob)
+    if not kl_penalty.endswith("+"):
         return value
     carrier = k2(logprob, ref_logprob)
     return carrier - carrier.detach() + value.detach()

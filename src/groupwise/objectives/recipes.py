@@ -11,7 +11,9 @@ from torch import Tensor
 from groupwise.config import read
 from groupwise.errors import unknown_name
 from groupwise.objectives import surrogates
+from groupwise.objectives.aggregates import AGGREGATES
 from groupwise.objectives.inputs import Layout
+from groupwise.objectives.kl import get_kl_estimator
 from groupwise.objectives.surrogates import Settings, Surrogate
 from groupwise.types import Float
 
@@ -21,6 +23,7 @@ class LossMode:
     """One of verl's policy losses, taken apart.
 
     aggregate: verl's default. forced: verl's function takes this aggregate whatever it is given.
+    needs_selection: the surrogate asks for the tokens that `select_by_covariance` picks.
     """
 
     surrogate: Surrogate
@@ -28,6 +31,7 @@ class LossMode:
     aggregate: str = "token-mean"
     forced: bool = False
     needs_selection: bool = False
+    defaults: Settings = field(default_factory=Settings)
 
     def weigh(self, weights: Float[Tensor, "L"], layout: Layout) -> Float[Tensor, "L"]:
         """Importance weights as this surrogate takes them: per token, or for geo_mean their geometric mean."""
@@ -41,8 +45,8 @@ LOSS_MODES: dict[str, LossMode] = {
     "gspo": LossMode(surrogates.clip, ratio="sequence", aggregate="seq-mean-token-mean"),
     "cispo": LossMode(surrogates.cispo),
     "sapo": LossMode(surrogates.sapo, aggregate="seq-mean-token-mean", forced=True),
-    "dppo_tv": LossMode(surrogates.dppo_tv),
-    "dppo_kl": LossMode(surrogates.dppo_kl),
+    "dppo_tv": LossMode(surrogates.dppo_tv, defaults=Settings(clip_c=20.0)),
+    "dppo_kl": LossMode(surrogates.dppo_kl, defaults=Settings(clip_c=20.0)),
     "geo_mean": LossMode(surrogates.geo_mean, aggregate="seq-mean-token-mean", forced=True),
     "gpg": LossMode(surrogates.policy_gradient),
     "dro": LossMode(surrogates.dro),
@@ -76,8 +80,8 @@ RECIPES: dict[str, Recipe] = {
     "scalerl": Recipe("cispo", "prompt-mean", {"clip_low": 1.0, "clip_high": 4.0}, source="2510.13786"),
     "sapo": Recipe("sapo", "seq-mean-token-mean", source="2511.20347"),
     "gmpo": Recipe("geo_mean", "seq-mean-token-mean", {"clip_low": 0.4, "clip_high": 0.4}, source="2507.20673"),
-    "dppo_tv": Recipe("dppo_tv", "token-mean", {"clip_c": 20.0}, source="2602.04879"),
-    "dppo_kl": Recipe("dppo_kl", "token-mean", {"clip_c": 20.0}, source="2602.04879"),
+    "dppo_tv": Recipe("dppo_tv", "token-mean", source="2602.04879"),
+    "dppo_kl": Recipe("dppo_kl", "token-mean", source="2602.04879"),
     "gpg": Recipe("gpg", "token-mean", estimator="gpg", source="2504.02546"),
     "dro": Recipe("dro", "token-mean", source="2405.19107"),
     "clip_cov": Recipe("clip_cov", "token-mean", source="2505.22617"),
@@ -104,20 +108,29 @@ class Plan:
 
 
 def plan(config: Any) -> Plan:
-    """The recipe that `config.recipe` names, and over it whatever the config sets."""
+    """The recipe that `config.recipe` names, and over it whatever the config sets.
+
+    With another loss mode than the recipe's, the numbers the recipe sets for its own do not apply. Everything that
+    can be refused without looking at a tensor is refused here: call it before work starts.
+    """
     name = read(config, "recipe", "grpo")
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     recipe = RECIPES[name]
-    mode = get_loss_mode(read(config, "loss_mode", recipe.loss_mode))
-    settings = settings_from(config, replace(Settings(), **recipe.settings))
-    return Plan(mode, read(config, "loss_agg_mode", recipe.aggregate), settings)
-
-
-def get_loss_mode(name: str) -> LossMode:
-    if name not in LOSS_MODES:
-        raise unknown_name("loss mode", name, LOSS_MODES)
-    return LOSS_MODES[name]
+    loss_mode = read(config, "loss_mode", recipe.loss_mode)
+    if loss_mode not in LOSS_MODES:
+        raise unknown_name("loss mode", loss_mode, LOSS_MODES)
+    mode = LOSS_MODES[loss_mode]
+    own = recipe.settings if loss_mode == recipe.loss_mode else {}
+    settings = settings_from(config, replace(mode.defaults, **own))
+    if mode.surrogate is surrogates.dro:
+        surrogates.dro_weight(settings)
+    chosen = Plan(mode, read(config, "loss_agg_mode", recipe.aggregate), settings)
+    if chosen.aggregate not in AGGREGATES:
+        raise unknown_name("loss_agg_mode", chosen.aggregate, AGGREGATES)
+    if read(config, "use_kl_loss", False):
+        get_kl_estimator(read(config, "kl_loss_type", "low_var_kl"))
+    return chosen
 
 
 def settings_from(config: Any, defaults: Settings) -> Settings:

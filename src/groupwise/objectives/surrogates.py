@@ -208,12 +208,17 @@ def policy_gradient(tokens: Tokens, settings: Settings) -> Losses:  # noqa: ARG0
 
 def dro(tokens: Tokens, settings: Settings) -> Losses:
     """L = -(A lp - beta / 2 x^2). DRO, https://arxiv.org/abs/2405.19107: squared log-ratio in place of a clip."""
-    beta = settings.dro_beta
-    if beta is None or beta <= 0:
+    penalty = 0.5 * dro_weight(settings) * tokens.log_ratio.square()
+    return Losses(penalty - tokens.advantages * tokens.log_probs)
+
+
+def dro_weight(settings: Settings) -> float:
+    if settings.dro_beta is None or settings.dro_beta <= 0:
         raise BadValueError(
-            f"dro_beta={beta}: DRO has no default weight of the squared log-ratio; set actor.dro_beta above 0"
+            f"dro_beta={settings.dro_beta}: DRO has no default weight of the squared log-ratio; set actor.dro_beta "
+            "above 0"
         )
-    return Losses(0.5 * beta * tokens.log_ratio.square() - tokens.advantages * tokens.log_probs)
+    return settings.dro_beta
 
 
 def clip_cov(tokens: Tokens, settings: Settings) -> Losses:

@@ -14,7 +14,7 @@ from groupwise.objectives.inputs import Layout, LossInputs, LossOutputs, Totals
 from groupwise.objectives.kl import kl_penalty
 from groupwise.objectives.recipes import Plan, plan
 from groupwise.objectives.surrogates import RATIO_LEVELS, Losses, Tokens
-from groupwise.types import Float
+from groupwise.types import Bool, Float
 
 
 def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOutputs:
@@ -26,8 +26,9 @@ def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOu
     """
     chosen = plan(config)
     totals = replace(totals, max_length=config.loss_scale_factor or totals.max_length)
-    loss, metrics = policy_loss(inputs, chosen, totals)
-    metrics["actor/pg_loss"] = loss.detach()
+    tokens, losses = surrogate_losses(inputs, chosen, inputs.selected)
+    loss = aggregate(losses.values, inputs.layout, totals, chosen.aggregate)
+    metrics = {"actor/pg_loss": loss.detach(), **ratio_metrics(tokens, losses, totals)}
     layout, shares = inputs.layout, token_mean(inputs.layout, totals)
     if config.use_kl_loss:
         kl = kl_penalty(inputs.tokens("log_probs"), inputs.tokens("ref_log_probs"), config.kl_loss_type)
@@ -43,20 +44,21 @@ def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOu
     return LossOutputs(loss, metrics)
 
 
-def policy_loss(inputs: LossInputs, chosen: Plan, totals: Totals) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-    """The surrogate summed with the aggregate's weights, and what became of the ratios."""
+def surrogate_losses(inputs: LossInputs, chosen: Plan, selected: Bool[Tensor, "L"] | None) -> tuple[Tokens, Losses]:
+    """The surrogate's loss of every token, importance weights applied, and what it was made from."""
     layout, log_probs = inputs.layout, inputs.tokens("log_probs")
     old = log_probs.detach() if inputs.old_log_probs is None else inputs.tokens("old_log_probs").detach()
     log_ratio = RATIO_LEVELS[chosen.mode.ratio](log_probs, old, layout)
-    tokens = Tokens(log_probs, old, log_ratio, inputs.token_advantages, layout, inputs.selected)
+    tokens = Tokens(log_probs, old, log_ratio, inputs.token_advantages, layout, selected)
     losses = chosen.mode.surrogate(tokens, chosen.settings)
-    values = losses.values
     if inputs.weights is not None:
-        values = values * chosen.mode.weigh(inputs.tokens("weights").detach(), layout)
-    return aggregate(values, layout, totals, chosen.aggregate), _ratio_metrics(tokens, losses, totals)
+        weights = chosen.mode.weigh(inputs.tokens("weights").detach(), layout)
+        losses = replace(losses, values=losses.values * weights)
+    return tokens, losses
 
 
-def _ratio_metrics(tokens: Tokens, losses: Losses, totals: Totals) -> dict[str, Tensor]:
+def ratio_metrics(tokens: Tokens, losses: Losses, totals: Totals) -> dict[str, Tensor]:
+    """What became of the ratios: parts of means over all tokens of the step, and the largest ratio."""
     layout, ratio = tokens.layout, tokens.ratio.detach()
     shares = token_mean(layout, totals)
     metrics = {
