@@ -15,6 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40.0, 50.0, 14.0, 24.0
 MOST_POINTS = 160
 """A longer curve is averaged in even runs of steps: more points than that cannot be told apart at this size."""
 MOST_DOTS = 30
+LABEL_WIDTH = 34.0
 
 Points = list[tuple[float, float]]
 
@@ -140,15 +141,23 @@ def _columns(frame: Frame, points: Points, label: Callable[[float], str]) -> lis
 
 
 def _ends(frame: Frame, points: Points, labels: tuple[str, str]) -> list[Html]:
-    (first_step, first), (last_step, last) = points[0], points[-1]
+    last_step, last = points[-1]
     drawn = [element("text", labels[1], class_="end", x=frame.x(last_step) + 7, y=frame.y(last) + 4)]
     if len(points) > 1:
-        # On the side the curve leaves free, and inside the frame.
-        below = points[1][1] > first
-        y = frame.y(first) + (15 if below else -8)
-        y = min(max(y, TOP + 4), HEIGHT - BOTTOM - 3)
-        drawn.append(element("text", labels[0], class_="start", x=frame.x(first_step) + 4, y=y))
+        x = frame.x(points[0][0]) + 4
+        drawn.append(element("text", labels[0], class_="start", x=x, y=_clear_of(frame, points, x)))
     return drawn
+
+
+def _clear_of(frame: Frame, points: Points, x: float) -> float:
+    """Where the first value's label stands: under or over the part of the curve it would cover, inside the frame."""
+    covered = [frame.y(value) for step, value in points if frame.x(step) <= x + LABEL_WIDTH]
+    lower, upper = max(covered) + 13, min(covered) - 6
+    start, floor = frame.y(points[0][1]), HEIGHT - BOTTOM - 3
+    fits_below = lower <= floor
+    if fits_below and (lower - start <= start - upper or upper < TOP):
+        return lower
+    return max(upper, TOP - 3)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Control characters as their pictures (␛), other characters that hide or reorder text as ⟨U+202E⟩."""
+    """Characters that hide, reorder text or steer a terminal by their numbers, such as ⟨U+202E⟩."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
@@ -63,10 +63,7 @@ def shortened(text: str, limit: int) -> str:
 def _shown(char: str) -> str:
     if char.isprintable() or char in _KEPT or unicodedata.category(char) == "Zs":
         return char
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨U+{ord(char):04X}⟩"
 
 
 def _markup(child: str | Iterable[str]) -> str:

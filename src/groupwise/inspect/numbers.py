@@ -14,6 +14,12 @@ def number(value: float) -> str:
     return f"{value:.1e}"
 
 
+def compact(value: float) -> str:
+    """`number` without zeros that say nothing: 1, 0.5, 0.333."""
+    text = number(value)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
 def percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
@@ -30,7 +36,8 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    parts = [f"{hours} h", f"{minutes} min"] if hours else [f"{minutes} min", f"{rest} s"]
+    return " ".join(part for part in parts if not part.startswith("0 "))
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:

@@ -9,7 +9,7 @@ from groupwise.config import RunConfig, Section
 from groupwise.inspect.answers import Answer, AnswerGroup, Endings, Rollout
 from groupwise.inspect.curves import Curve, draw
 from groupwise.inspect.html import Html, element, shortened
-from groupwise.inspect.numbers import duration, number, percent, signed
+from groupwise.inspect.numbers import compact, duration, number, percent, signed
 from groupwise.inspect.run import Run
 
 CURVES: tuple[Curve, ...] = (
@@ -73,7 +73,7 @@ def evaluations(run: Run) -> Iterator[Html]:
         for place in shown
     )
     lead = "On held-out prompts." if len(shown) == len(rows) else f"On held-out prompts; {len(shown)} of {len(rows)}."
-    yield _section("Evaluations", lead, _table(head, body))
+    yield _section("Evaluations", lead, _table(head, body, "slim"))
 
 
 def answers(rollouts: list[Rollout]) -> Iterator[Html]:
@@ -103,7 +103,7 @@ def endings(found: Endings) -> Iterator[Html]:
         for reason, count in rows
     )
     head = element("tr", element("th", "reason"), _head("answers"), _head("share"))
-    yield _section("Failures", lead, *([_table(head, body)] if rows else []))
+    yield _section("Failures", lead, *([_table(head, body, "slim")] if rows else []))
 
 
 def settings(run: Run) -> Iterator[Html]:
@@ -191,9 +191,11 @@ def _summary(group: AnswerGroup) -> str:
     if not scores:
         return f"{total} answers without a score"
     spread = (
-        f"all scored {number(scores[0])}"
+        f"all scored {compact(scores[0])}"
         if min(scores) == max(scores)
-        else (f"scores from {number(min(scores))} to {number(max(scores))}, mean {number(sum(scores) / len(scores))}")
+        else (
+            f"scores from {compact(min(scores))} to {compact(max(scores))}, mean {compact(sum(scores) / len(scores))}"
+        )
     )
     return f"{total} answers, {spread}" + (f", {failed} failed" if failed else "")
 
@@ -201,17 +203,19 @@ def _summary(group: AnswerGroup) -> str:
 def _answer(answer: Answer) -> Html:
     advantage = answer.advantage
     side = "" if not advantage else " up" if advantage > 0 else " down"
-    remarks = [f"{answer.count} times the same"] if answer.count > 1 else []
+    remarks = [] if answer.text else ["nothing"]
+    remarks += [f"× {answer.count}"] if answer.count > 1 else []
     remarks += ["cut off"] if answer.finish_reason == "length" else []
     remarks += [f"failed: {shortened(answer.failure, LONGEST_REASON)}"] if answer.failure is not None else []
     return element(
         "div",
-        element("span", "–" if answer.score is None else number(answer.score), class_="n"),
+        element("span", "–" if answer.score is None else compact(answer.score), class_="n"),
         element("span", "–" if advantage is None else signed(advantage), class_="n" + side),
         element(
             "div",
             element("pre", shortened(answer.text, LONGEST_TEXT)),
-            [element("div", " · ".join(remarks), class_="why")] if remarks else [],
+            [element("span", " · ".join(remarks), class_="why")] if remarks else [],
+            class_="said",
         ),
         class_="answer",
     )
@@ -245,7 +249,7 @@ def _section(title: str, lead: str, *children: Html) -> Html:
     return element("section", element("h2", title), element("p", lead, class_="lead"), *children)
 
 
-def _table(head: Html, body: Iterator[Html], class_: str = "") -> Html:
+def _table(head: Html, body: Iterator[Html], class_: str) -> Html:
     table = element("table", element("thead", head), element("tbody", body), class_=class_)
     return element("div", table, class_="scroll")
 
