@@ -6,8 +6,10 @@ import math
 
 
 def number(value: float) -> str:
-    """Three digits that matter: 0.812, 12.3, 1,235, 1.2e-05."""
-    size = abs(value)
+    """Three digits that matter: 0.812, 12.3, 1,235, 1.2e-05; a minus is a real one."""
+    if value < 0:
+        return "−" + number(-value)
+    size = value
     if value == 0 or 1e-3 <= size < 1e6:
         digits = 3 if size < 10 else 1 if size < 1000 else 0
         return f"{value:,.{digits}f}"

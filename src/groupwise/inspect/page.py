@@ -1,4 +1,4 @@
-"""The sections of a report, each from plain data to markup."""
+"""The sections of a report about the run as a whole, each from plain data to markup."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from groupwise.config import RunConfig, Section
-from groupwise.inspect.answers import Answer, AnswerGroup, Endings, Rollout
 from groupwise.inspect.curves import Curve, draw
 from groupwise.inspect.html import Html, element, shortened
-from groupwise.inspect.numbers import compact, duration, number, percent, signed
+from groupwise.inspect.numbers import duration, number, percent
+from groupwise.inspect.parts import cell, head_cell, section, table
 from groupwise.inspect.run import Run
 
 CURVES: tuple[Curve, ...] = (
@@ -22,12 +22,9 @@ CURVES: tuple[Curve, ...] = (
     Curve("grad_norm", "Gradient norm", "before clipping"),
     Curve("loss", "Loss", "of the optimiser steps"),
 )
-LONGEST_TEXT = 3000
-LONGEST_PROMPT = 1500
-LONGEST_REASON = 300
-MOST_ANSWERS = 16
-MOST_REASONS = 12
 MOST_EVALUATIONS = 14
+LONGEST_VALUE = 300
+PHASES = ("rollout", "reward", "advantage", "update", "store", "evaluation")
 
 
 def header(run: Run) -> Html:
@@ -57,7 +54,7 @@ def curves(run: Run) -> Iterator[Html]:
         )
         for curve, points in recorded
     )
-    yield _section("Curves", "By step. Hover over a curve for its values.", element("div", figures, class_="curves"))
+    yield section("Curves", "By step. Hover over a curve for its values.", element("div", figures, class_="curves"))
 
 
 def evaluations(run: Run) -> Iterator[Html]:
@@ -67,43 +64,28 @@ def evaluations(run: Run) -> Iterator[Html]:
         return  # accuracy alone has a curve
     last = len(rows) - 1
     shown = sorted({place * last // (MOST_EVALUATIONS - 1) for place in range(MOST_EVALUATIONS)})
-    head = element("tr", element("th", "step", class_="n"), (_head(key.removeprefix("eval/")) for key in keys))
+    head = element("tr", element("th", "step", class_="n"), (head_cell(key.removeprefix("eval/")) for key in keys))
     body = (
-        element("tr", _cell(f"{rows[place]['step']:.0f}"), (_cell(_known(rows[place].get(key))) for key in keys))
+        element("tr", cell(f"{rows[place]['step']:.0f}"), (cell(_known(rows[place].get(key))) for key in keys))
         for place in shown
     )
     lead = "On held-out prompts." if len(shown) == len(rows) else f"On held-out prompts; {len(shown)} of {len(rows)}."
-    yield _section("Evaluations", lead, _table(head, body, "slim"))
+    yield section("Evaluations", lead, table(head, body, "slim"))
 
 
-def answers(rollouts: list[Rollout]) -> Iterator[Html]:
-    shown = [rollout for rollout in rollouts if rollout.learned_most or rollout.worst]
-    if not shown:
+def times(run: Run) -> Iterator[Html]:
+    spent = {name: sum(seconds for _, seconds in run.curve(f"time/{name}")) for name in PHASES}
+    whole = wall_time(run)
+    if not whole or not any(spent.values()):
         return
-    lead = (
-        "The prompts whose answers differed most in score teach most: what scored above its siblings is reinforced, "
-        "what scored below is discouraged. Beside them, the prompts the model did worst at."
-    )
-    yield _section("Answers", lead, *(_rollout(rollout) for rollout in shown))
-
-
-def endings(found: Endings) -> Iterator[Html]:
-    if not found.num_answers:
-        return
-    scope = "" if found.num_files == found.num_all else f" in {found.num_files} of {found.num_all} rollouts"
-    failed = sum(found.failures.values())
-    cut = found.finishes["length"]
-    lead = f"{found.num_answers:,} answers{scope}: {failed:,} failed, {cut:,} cut off at the longest length allowed."
-    reasons = found.failures.most_common(MOST_REASONS)
-    rest = failed - sum(count for _, count in reasons)
-    rows = [(shortened(reason, LONGEST_REASON), count) for reason, count in reasons]
-    rows += [("other reasons", rest)] if rest else []
+    spent["everything else"] = max(0.0, whole - sum(spent.values()))
+    head = element("tr", element("th", "phase"), head_cell("time"), head_cell("share"))
     body = (
-        element("tr", element("td", reason), _cell(f"{count:,}"), _cell(percent(count / found.num_answers)))
-        for reason, count in rows
+        element("tr", element("td", name), cell(duration(seconds)), cell(percent(seconds / whole)))
+        for name, seconds in spent.items()
+        if seconds
     )
-    head = element("tr", element("th", "reason"), _head("answers"), _head("share"))
-    yield _section("Failures", lead, *([_table(head, body, "slim")] if rows else []))
+    yield section("Time", "Where it went.", table(head, body, "slim"))
 
 
 def settings(run: Run) -> Iterator[Html]:
@@ -115,7 +97,7 @@ def settings(run: Run) -> Iterator[Html]:
     lead = f"{len(changed)} of {len(rows)} settings differ from their defaults."
     parts = [_settings_table(changed, changed)] if changed else []
     every = element("details", element("summary", f"All {len(rows)} settings"), _settings_table(rows, changed))
-    yield _section("Settings", lead, *parts, every)
+    yield section("Settings", lead, *parts, every)
 
 
 def _verdict(run: Run) -> list[str | Html]:
@@ -150,75 +132,9 @@ def _facts(run: Run) -> str:
 
 
 def wall_time(run: Run) -> float | None:
-    """The clock at the last step if there is one, else the sum over the steps."""
-    total = run.curve("time/total")
-    steps = run.curve("time/step")
-    if total:
-        return total[-1][1]
-    return sum(seconds for _, seconds in steps) if steps else None
-
-
-def _rollout(rollout: Rollout) -> Html:
-    columns = [
-        element("div", element("h4", title), (_group(group) for group in groups))
-        for title, groups in (("Learned most", rollout.learned_most), ("Worst", rollout.worst))
-        if groups
-    ]
-    title = f"Step {rollout.step}, {rollout.num_groups:,} groups"
-    return element("div", element("h3", title), element("div", columns, class_="pairs"))
-
-
-def _group(group: AnswerGroup) -> Html:
-    heads = element("div", *(element("span", name) for name in ("score", "advantage", "answer")), class_="answer heads")
-    left_out = len(group.answers) - MOST_ANSWERS
-    return element(
-        "article",
-        element("pre", shortened(group.prompt, LONGEST_PROMPT), class_="prompt"),
-        element("p", _summary(group)),
-        heads,
-        (_answer(answer) for answer in group.answers[:MOST_ANSWERS]),
-        [element("p", f"and {left_out:,} more")] if left_out > 0 else [],
-        class_="group",
-    )
-
-
-def _summary(group: AnswerGroup) -> str:
-    total = sum(answer.count for answer in group.answers)
-    failed = sum(answer.count for answer in group.answers if answer.failure is not None)
-    if failed == total:
-        return f"all {total} answers failed"
-    scores = group.scores
-    if not scores:
-        return f"{total} answers without a score"
-    spread = (
-        f"all scored {compact(scores[0])}"
-        if min(scores) == max(scores)
-        else (
-            f"scores from {compact(min(scores))} to {compact(max(scores))}, mean {compact(sum(scores) / len(scores))}"
-        )
-    )
-    return f"{total} answers, {spread}" + (f", {failed} failed" if failed else "")
-
-
-def _answer(answer: Answer) -> Html:
-    advantage = answer.advantage
-    side = "" if not advantage else " up" if advantage > 0 else " down"
-    remarks = [] if answer.text else ["nothing"]
-    remarks += [f"× {answer.count}"] if answer.count > 1 else []
-    remarks += ["cut off"] if answer.finish_reason == "length" else []
-    remarks += [f"failed: {shortened(answer.failure, LONGEST_REASON)}"] if answer.failure is not None else []
-    return element(
-        "div",
-        element("span", "–" if answer.score is None else compact(answer.score), class_="n"),
-        element("span", "–" if advantage is None else signed(advantage), class_="n" + side),
-        element(
-            "div",
-            element("pre", shortened(answer.text, LONGEST_TEXT)),
-            [element("span", " · ".join(remarks), class_="why")] if remarks else [],
-            class_="said",
-        ),
-        class_="answer",
-    )
+    """The seconds of all steps and evaluations; what a run spends before its first step is not in its metrics."""
+    known = [row[key] for row in run.rows for key in ("time/step", "time/evaluation") if key in row]
+    return sum(known) if known else None
 
 
 def _settings_table(rows: list[tuple[str, str, str | None]], changed: list[tuple[str, str, str | None]]) -> Html:
@@ -226,14 +142,14 @@ def _settings_table(rows: list[tuple[str, str, str | None]], changed: list[tuple
         element(
             "tr",
             element("td", element("code", row[0])),
-            element("td", element("code", shortened(row[1], LONGEST_REASON))),
+            element("td", element("code", shortened(row[1], LONGEST_VALUE))),
             element("td", element("code", row[2] or "–"), class_="dim"),
             class_="changed" if row in changed else "same",
         )
         for row in rows
     )
     head = element("tr", element("th", "setting"), element("th", "value"), element("th", "default"))
-    return _table(head, body, "settings")
+    return table(head, body, "settings")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -243,23 +159,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         else:
             # A tuple here is a list in YAML.
             yield f"{prefix}{key}", str(list(value) if isinstance(value, tuple) else value)
-
-
-def _section(title: str, lead: str, *children: Html) -> Html:
-    return element("section", element("h2", title), element("p", lead, class_="lead"), *children)
-
-
-def _table(head: Html, body: Iterator[Html], class_: str) -> Html:
-    table = element("table", element("thead", head), element("tbody", body), class_=class_)
-    return element("div", table, class_="scroll")
-
-
-def _head(text: str) -> Html:
-    return element("th", text, class_="n")
-
-
-def _cell(text: str) -> Html:
-    return element("td", text, class_="n")
 
 
 def _known(value: float | None) -> str:

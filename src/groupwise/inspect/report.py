@@ -6,7 +6,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from groupwise.inspect import page
+from groupwise.inspect import page, page_answers
 from groupwise.inspect.answers import count_endings, evenly, read_rollout
 from groupwise.inspect.html import document, element, style_sheet
 from groupwise.inspect.run import read_run
@@ -52,8 +52,9 @@ def render(run_dir: Path) -> str:
         page.notes(notes),
         page.curves(run),
         page.evaluations(run),
-        page.answers(rollouts),
-        page.endings(endings),
+        page_answers.answers(rollouts),
+        page_answers.endings(endings),
+        page.times(run),
         page.settings(run),
     )
     return document(head, element("body", body))

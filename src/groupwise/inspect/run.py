@@ -44,6 +44,7 @@ def _read_rows(path: Path, notes: list[str]) -> list[dict[str, float]]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
+        notes.append("there is no metrics.jsonl in this folder yet")
         return []
     except OSError as error:
         notes.append(f"metrics.jsonl cannot be read: {error.strerror}")
