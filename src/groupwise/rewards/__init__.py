@@ -1,6 +1,17 @@
 """What an answer is worth: groups in, the same groups with scores out."""
 
-from groupwise.rewards.judging import Item, Judge, Verdict, judged_by
 from groupwise.rewards.task_reward import CHECKERS, task_reward
+from groupwise.rewards.user_reward import reward_of, user_reward, user_scorer
+from groupwise.rewards.verdicts import Item, Scorer, Verdict, scored_by
 
-__all__ = ["CHECKERS", "Item", "Judge", "Verdict", "judged_by", "task_reward"]
+__all__ = [
+    "CHECKERS",
+    "Item",
+    "Scorer",
+    "Verdict",
+    "reward_of",
+    "scored_by",
+    "task_reward",
+    "user_reward",
+    "user_scorer",
+]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from groupwise.rewards.extraction import answer_number, last_boxed
-from groupwise.rewards.judging import Item, Verdict, judged_by
+from groupwise.rewards.verdicts import Item, Verdict, scored_by
 
 Checker = Callable[[str, Any, Mapping[str, Any]], bool]
 """(response, ground truth, extra_info) -> is it right."""
@@ -77,7 +77,7 @@ CHECKERS: dict[str, Checker] = {
 """By `data_source`; `matching` judges the others."""
 
 
-class TaskJudge:
+class TaskScorer:
     """Every answer by the checker of its task's data source."""
 
     def judge(self, items: Sequence[Item]) -> list[Verdict]:
@@ -89,4 +89,4 @@ class TaskJudge:
         return Verdict(float(checker(item.response, task.answer, task.extra_info)))
 
 
-task_reward = judged_by(TaskJudge())
+task_reward = scored_by(TaskScorer())

@@ -1,0 +1,64 @@
+"""What a reward function returned to a verdict. A value that is not a finite number is a failure, never a 0."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from groupwise.errors import BadValueError
+from groupwise.rewards.verdicts import Verdict
+
+# How much of a value a reason shows.
+_SHOWN = 80
+
+
+def as_verdict(value: Any) -> Verdict:
+    """A number, or a mapping with a `score` and other named numbers; anything else is a failure with its reason."""
+    try:
+        if not isinstance(value, Mapping):
+            return Verdict(_as_float(value, "the reward function returned"))
+        if "score" not in value:
+            return Verdict.failed(f"the reward function returned no 'score', only the keys {sorted(map(str, value))}")
+        score = _as_float(value["score"], "the reward function returned a 'score' of")
+        return Verdict(score, _parts(value))
+    except BadValueError as problem:
+        return Verdict.failed(str(problem))
+
+
+def _parts(value: Mapping[Any, Any]) -> dict[str, float]:
+    """The numbers among the entries, the score itself included; texts and the like are notes, and left out."""
+    plain = {str(name): _plain(entry) for name, entry in value.items()}
+    return {
+        name: _as_float(entry, f"the reward function returned a part {name!r} of")
+        for name, entry in plain.items()
+        if isinstance(entry, numbers.Real)
+    }
+
+
+def _as_float(value: Any, said: str) -> float:
+    number = _plain(value)
+    if not isinstance(number, numbers.Real):
+        raise BadValueError(f"{said} {_shown(value)}; it must be a number")
+    try:
+        result = float(number)
+    except OverflowError:
+        raise BadValueError(f"{said} an integer too large for a float") from None
+    if not math.isfinite(result):
+        raise BadValueError(f"{said} {result}; it must be finite")
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """The number inside a numpy scalar or a tensor without dimensions; other values as they are."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, str | bytes):
+        return f"{type(value).__name__} {value[:_SHOWN]!r}"
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")

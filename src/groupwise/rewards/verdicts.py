@@ -1,0 +1,57 @@
+"""The border between answers and what scores them: plain items out, verdicts in.
+
+A scorer sees questions and texts and nothing of the model, so that it may as well live in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from groupwise.types import Completion, Group, RewardFunction, Task
+
+
+@dataclass(frozen=True)
+class Item:
+    """One answer to score: the question, the text of the answer, and its tokens (the end of sequence included)."""
+
+    task: Task
+    response: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A score with its named parts, or the reason why there is none."""
+
+    score: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+    @classmethod
+    def failed(cls, reason: str) -> Verdict:
+        return cls(score=None, failure=reason)
+
+
+class Scorer(Protocol):
+    """One verdict per item, in their order. It answers for every item: what goes wrong is a verdict too."""
+
+    def judge(self, items: Sequence[Item]) -> list[Verdict]: ...
+
+
+def scored_by(scorer: Scorer) -> RewardFunction:
+    """The reward function that asks `scorer` about all answers of a batch at once."""
+
+    def reward(groups: Sequence[Group]) -> list[Group]:
+        items = [Item(g.prompt.task, c.text, c.token_ids) for g in groups for c in g.completions]
+        verdicts = scorer.judge(items) if items else []
+        assert len(verdicts) == len(items), f"{len(verdicts)} verdicts for {len(items)} answers"
+        rest = iter(verdicts)
+        return [replace(g, completions=tuple(_judged(c, next(rest)) for c in g.completions)) for g in groups]
+
+    return reward
+
+
+def _judged(completion: Completion, verdict: Verdict) -> Completion:
+    return completion.judged(verdict.score, verdict.parts, verdict.failure)
