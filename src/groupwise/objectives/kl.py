@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
@@ -87,7 +87,7 @@ class FixedKLController:
         return {"kl_coef": self.value}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: Mapping[str, Any]) -> FixedKLController:
         """The controller whose `state` this was."""
         return cls(**state)
 
