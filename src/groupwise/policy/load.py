@@ -1,0 +1,99 @@
+"""Load a model and its tokenizer from a folder, the hub or a .gguf file; save them as transformers does.
+
+Code that comes with a model is never run, and nothing is unpickled: weights are safetensors or gguf.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groupwise.config import ModelConfig
+from groupwise.errors import BadValueError, unknown_name
+from groupwise.policy.attention import register
+from groupwise.policy.model import Policy
+from groupwise.policy.probe import head_is_plain, takes_attend
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+def load_policy(config: ModelConfig, embedded_path: Path) -> Policy:
+    """The model that `model.path` names, ready to sample from and to train.
+
+    embedded_path: the folder that `model.path=embedded` stands for.
+    """
+    if config.dtype not in _DTYPES:
+        raise unknown_name("model.dtype", config.dtype, _DTYPES)
+    path = str(embedded_path) if config.path == "embedded" else config.path
+    source, options = _source(path)
+    register()
+    tokenizer = _load("tokenizer", source, options)
+    model = _load("model", source, options | {"dtype": _DTYPES[config.dtype]})
+    return wrap(model, tokenizer)
+
+
+def wrap(model: Any, tokenizer: Any) -> Policy:
+    """A transformers model that is already in memory as a policy: dropout off, our attention set."""
+    register()
+    _clear_quantized_marks(model)
+    model.eval()
+    packs = takes_attend(model)
+    if not packs:
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+    if not head_is_plain(model):
+        raise BadValueError(
+            f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling), "
+            "which is not supported; choose a model without final_logit_softcapping and logit scales"
+        )
+    return Policy(model, tokenizer, packs)
+
+
+def save_model(policy: Policy, folder: Path) -> None:
+    """config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+
+
+def _source(path: str) -> tuple[str, dict[str, Any]]:
+    """What to hand to `from_pretrained`: a folder or hub id, or a .gguf file's folder and name."""
+    if path.endswith(".gguf"):
+        file = Path(path)
+        if not file.is_file():
+            raise BadValueError(f"model.path={path!r}: there is no such file")
+        if find_spec("gguf") is None:
+            raise BadValueError(f"model.path={path!r}: reading .gguf needs the package gguf; pip install gguf")
+        return str(file.parent), {"gguf_file": file.name}
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise BadValueError(f"model.path={path!r}: the folder has no config.json; give one that transformers wrote")
+        return str(folder), {}
+    if looks_local or folder.exists():
+        raise BadValueError(f"model.path={path!r}: there is no such folder; give a folder, a hub id or a .gguf file")
+    return path, {}
+
+
+def _load(what: str, source: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        if what == "tokenizer":
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+        weights = {} if "gguf_file" in options else {"use_safetensors": True}
+        return AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, **weights, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise BadValueError(f"model.path={source!r}: the {what} cannot be loaded: {reason}") from error
+
+
+def _clear_quantized_marks(model: Any) -> None:
+    """Weights read from a gguf file are plain ones by now, but their config says quantized and refuses to save."""
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        if name in vars(model):
+            delattr(model, name)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config

@@ -1,0 +1,95 @@
+"""The embedded engine: answers sampled in this process, with the very weights that are being trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from groupwise.errors import BadValueError
+from groupwise.rollout.decode import Decoder
+from groupwise.types import Completion, Group, Prompt, Sampling
+
+
+class Model(Protocol):
+    """What the engine needs of a policy."""
+
+    model: Any
+    eos_ids: frozenset[int]
+    pad_id: int
+    context: int | None
+    window: int | None
+    vocab_size: int
+    packs: bool
+
+    @property
+    def device(self) -> torch.device: ...
+    def hidden_states(self, input_ids: Tensor, position_ids: Tensor, *, attend: Any = None) -> Tensor: ...
+    def logits(self, hidden: Tensor) -> Tensor: ...
+    def decode(self, token_ids: tuple[int, ...] | list[int]) -> str: ...
+    def load_weights(self, weights: dict[str, Tensor]) -> None: ...
+
+
+class EmbeddedEngine:
+    """Answers `n` times per prompt: the prompt computed once, rows refilled as answers end.
+
+        engine = EmbeddedEngine(policy, max_num_seqs=512)
+        groups = engine.generate(prompts, n=16, sampling=Sampling(max_tokens=16, seed=0, step=3))
+
+    What an answer says depends on the weights, the prompt, `sampling` and its place, and not on `max_num_seqs` or on
+    what is sampled beside it, except where two tokens are so close that float rounding decides between them.
+    """
+
+    def __init__(self, policy: Model, max_num_seqs: int) -> None:
+        if max_num_seqs < 1:
+            raise BadValueError(f"rollout.max_num_seqs={max_num_seqs}: at least one answer must fit")
+        if not policy.packs:
+            raise BadValueError(
+                f"{type(policy.model).__name__} cannot be sampled from: its layers do not take their attention from "
+                "the caller (no position ids, or an attention of its own)"
+            )
+        self.policy = policy
+        self.max_num_seqs = max_num_seqs
+
+    def generate(self, prompts: Sequence[Prompt], n: int, sampling: Sampling) -> list[Group]:
+        """One group of `n` answers per prompt, in the order of `prompts`."""
+        if not prompts:
+            return []
+        self._check(prompts, n, sampling)
+        was_training = self.policy.model.training
+        self.policy.model.eval()
+        with torch.inference_mode():
+            decoder = Decoder(self.policy, [p.token_ids for p in prompts], n, sampling, self.max_num_seqs)
+            answers = [self._completion(*answer) for answer in decoder.run()]
+        self.policy.model.train(was_training)
+        return [
+            Group(prompt=prompt, completions=tuple(answers[place * n : (place + 1) * n]))
+            for place, prompt in enumerate(prompts)
+        ]
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Write weights into the policy, where they come from elsewhere; the policy's own are read in place."""
+        self.policy.load_weights(dict(weights))
+
+    def _check(self, prompts: Sequence[Prompt], n: int, sampling: Sampling) -> None:
+        if n < 1 or sampling.max_tokens < 1:
+            raise BadValueError(f"n={n}, max_tokens={sampling.max_tokens}: both must be at least 1")
+        if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
+            raise BadValueError(
+                f"temperature={sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}: "
+                "temperature is 0 (greedy) or more, top_p above 0 and up to 1, top_k 0 (all) or more"
+            )
+        longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+        total = len(longest.token_ids) + sampling.max_tokens
+        for bound, what in ((self.policy.context, "context"), (self.policy.window, "attention window")):
+            if bound is not None and total > bound:
+                raise BadValueError(
+                    f"prompt {longest.uid!r} has {len(longest.token_ids)} tokens; with {sampling.max_tokens} of answer "
+                    f"that is more than the model's {what} of {bound}; lower data.max_response_length"
+                )
+
+    def _completion(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> Completion:
+        reason = "stop" if token_ids[-1] in self.policy.eos_ids else "length"
+        return Completion(token_ids, log_probs, reason, text=self.policy.decode(token_ids))

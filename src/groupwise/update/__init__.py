@@ -1,0 +1,7 @@
+"""Groups and advantages to a better policy: packing, the loss over micro-batches, the optimiser's step."""
+
+from groupwise.update.pack import MicroBatch, pack
+from groupwise.update.schedule import learning_rate
+from groupwise.update.step import Updater
+
+__all__ = ["MicroBatch", "Updater", "learning_rate", "pack"]

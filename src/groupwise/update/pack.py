@@ -1,0 +1,179 @@
+"""Groups to micro-batches: the prompt once, its answers after it, no padding between.
+
+    [prompt 1][answer 1][answer 2]...[prompt 2][answer 1]...
+
+Positions go on from the prompt's end in every answer, and an answer sees its prompt and itself, so that each token's
+state is what it is with the answer alone. An answer's last token predicts nothing and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.errors import BadValueError
+from groupwise.types import Completion, Float, Group, Int
+from groupwise.update.attention import SharedPrompts
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a batch: its number there, its prompt's number, and where its tokens start among all tokens."""
+
+    number: int
+    prompt: int
+    start: int
+    prompt_tokens: tuple[int, ...]
+    completion: Completion
+
+    @property
+    def width(self) -> int:
+        """Tokens the model reads: prompt and answer but for its last token, which predicts nothing."""
+        return len(self.prompt_tokens) + len(self.completion.token_ids) - 1
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass computes, and which of its states predict which answer tokens.
+
+    sources: the place of the state that predicts a token. targets: the token. tokens: its number among all tokens
+    of the batch. sequence_ids: its answer, 0 to B - 1. answers, prompt_ids: of each answer the number in the batch
+    and its prompt's.
+    """
+
+    input_ids: Int[Tensor, "rows t"]
+    position_ids: Int[Tensor, "rows t"] | None
+    attend: SharedPrompts | None
+    attention_mask: Int[Tensor, "rows t"] | None
+    sources: Int[Tensor, "L"]
+    targets: Int[Tensor, "L"]
+    tokens: Int[Tensor, "L"]
+    sequence_ids: Int[Tensor, "L"]
+    answers: Int[Tensor, "B"]
+    prompt_ids: Int[Tensor, "B"]
+
+    def hidden(self, policy: Any) -> Float[Tensor, "L width"]:
+        """The states that predict the answers' tokens."""
+        states: Tensor = policy.hidden_states(
+            self.input_ids, self.position_ids, attend=self.attend, attention_mask=self.attention_mask
+        )
+        return states.flatten(0, 1).index_select(0, self.sources)
+
+
+def number_answers(groups: Sequence[Group]) -> list[Answer]:
+    """The answers of a batch in order; an answer that failed, or without a token, is left out."""
+    answers: list[Answer] = []
+    number = start = 0
+    for prompt, group in enumerate(groups):
+        for completion in group.completions:
+            if completion.failure is None and completion.token_ids:
+                answers.append(Answer(number, prompt, start, group.prompt.token_ids, completion))
+                start += len(completion.token_ids)
+            number += 1
+    return answers
+
+
+def pack(answers: Sequence[Answer], budget: int, device: torch.device, shared: bool = True) -> list[MicroBatch]:
+    """Micro-batches of at most `budget` tokens each, about equally full, likewise long answers together.
+
+    A group that does not fit is cut between answers and its prompt repeated. With `shared` False every answer stands
+    in a row of its own, prompt included, padded on the right.
+    """
+    units = sorted(_units(answers, budget, shared), key=lambda unit: max(answer.width for answer in unit))
+    batches: list[list[Answer]] = []
+    target = budget
+    if shared:
+        total = sum(map(_cost, units))
+        target = total / max(1, -(-total // budget))
+    used = 0
+    for unit in units:
+        # The longest stands last: alone in its row it sets the width of all rows.
+        held = used if shared or not batches else len(batches[-1]) * unit[0].width
+        if not batches or held + _cost(unit) > budget or held + _cost(unit) / 2 > target:
+            batches.append([])
+            used = 0
+        batches[-1].extend(unit)
+        used += _cost(unit)
+    lay_out = _shared_rows if shared else _own_rows
+    return [lay_out(batch, device) for batch in batches]
+
+
+def _cost(unit: Sequence[Answer]) -> int:
+    """Tokens of a prompt and some of its answers."""
+    prompt = len(unit[0].prompt_tokens)
+    return prompt + sum(answer.width - prompt for answer in unit)
+
+
+def _units(answers: Sequence[Answer], budget: int, shared: bool) -> list[list[Answer]]:
+    """Answers that stay together: those of a prompt, as many as fit."""
+    units: list[list[Answer]] = []
+    for answer in answers:
+        if answer.width > budget:
+            raise BadValueError(
+                f"an answer takes {answer.width} tokens with its prompt, more than "
+                f"actor.micro_batch_tokens={budget}; raise it"
+            )
+        joins = shared and units and units[-1][0].prompt == answer.prompt
+        if joins and _cost([*units[-1], answer]) <= budget:
+            units[-1].append(answer)
+        else:
+            units.append([answer])
+    return units
+
+
+def _shared_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
+    ids: list[int] = []
+    positions: list[int] = []
+    sources: list[int] = []
+    prompts: list[range] = []
+    places: list[range] = []
+    prompt_of: list[int] = []
+    for previous, answer in zip([None, *batch], batch, strict=False):
+        prompt, tokens = answer.prompt_tokens, answer.completion.token_ids[:-1]
+        if previous is None or previous.prompt != answer.prompt:
+            prompts.append(range(len(ids), len(ids) + len(prompt)))
+            ids.extend(prompt)
+            positions.extend(range(len(prompt)))
+        sources.append(prompts[-1].stop - 1)
+        sources.extend(range(len(ids), len(ids) + len(tokens)))
+        if tokens:
+            places.append(range(len(ids), len(ids) + len(tokens)))
+            prompt_of.append(len(prompts) - 1)
+        ids.extend(tokens)
+        positions.extend(range(len(prompt), len(prompt) + len(tokens)))
+    rows = torch.tensor([[ids, positions]], device=device).transpose(0, 1)
+    attend = SharedPrompts.build(prompts, places, prompt_of, device)
+    return MicroBatch(rows[0], rows[1], attend, None, *_targets(batch, sources, device))
+
+
+def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
+    width = max(answer.width for answer in batch)
+    rows = [[*a.prompt_tokens, *a.completion.token_ids[:-1]] for a in batch]
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    columns = torch.arange(width, device=device)
+    sources = [
+        place
+        for row, answer in enumerate(batch)
+        for place in range(row * width + len(answer.prompt_tokens) - 1, row * width + answer.width)
+    ]
+    mask = (columns < lengths[:, None]).long()
+    return MicroBatch(ids, None, None, mask, *_targets(batch, sources, device))
+
+
+def _targets(batch: list[Answer], sources: list[int], device: torch.device) -> tuple[Tensor, ...]:
+    lengths = [len(answer.completion.token_ids) for answer in batch]
+    ends = list(accumulate(lengths))
+    targets = [token for answer in batch for token in answer.completion.token_ids]
+    tokens = [i for answer, n in zip(batch, lengths, strict=True) for i in range(answer.start, answer.start + n)]
+    assert len(sources) == len(targets) == (ends[-1] if ends else 0)
+    sequence_ids = [row for row, length in enumerate(lengths) for _ in range(length)]
+    numbers = [answer.number for answer in batch]
+    prompts = [answer.prompt for answer in batch]
+    columns = (sources, targets, tokens, sequence_ids, numbers, prompts)
+    return tuple(torch.tensor(column, dtype=torch.long, device=device) for column in columns)
