@@ -59,10 +59,14 @@ def token_statistics(
         return log_probs, spread, squares
 
     size = max(1, chunk_elements // vocab_size)
-    chunks = list(zip(hidden.split(size), tokens.split(size), strict=True))
+    chunks = list(zip(torch.split(hidden, size), torch.split(tokens, size), strict=True))
     if len(chunks) == 1 or not torch.is_grad_enabled():
         parts = [statistics(*chunk) for chunk in chunks]
     else:
         parts = [checkpoint(statistics, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-    columns = [None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)]
-    return TokenStatistics(*columns)
+    log_probs, entropies, squares = zip(*parts, strict=True)
+    return TokenStatistics(
+        torch.cat(log_probs),
+        torch.cat(entropies) if entropy else None,
+        torch.cat(squares) if sum_pi_squared else None,
+    )

@@ -40,11 +40,13 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Names and parameters, tied ones once."""
@@ -150,6 +152,7 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         ids.update([named] if isinstance(named, int) else named or [])
     if not ids:
         raise BadValueError(
-            "neither the model's config nor its tokenizer names an end-of-sequence token; set eos_token_id in config.json"
+            "neither the model's config nor its tokenizer names an end-of-sequence token; "
+            "set eos_token_id in config.json"
         )
     return frozenset(ids)

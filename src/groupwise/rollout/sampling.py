@@ -22,7 +22,9 @@ def draw(
     rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
     if len(logits) <= rows:
         return _draw(logits, numbers, sampling)
-    parts = [_draw(*chunk, sampling) for chunk in zip(logits.split(rows), numbers.split(rows), strict=True)]
+    parts = [
+        _draw(*chunk, sampling) for chunk in zip(torch.split(logits, rows), torch.split(numbers, rows), strict=True)
+    ]
     tokens, log_probs = zip(*parts, strict=True)
     return torch.cat(tokens), torch.cat(log_probs)
 
@@ -47,7 +49,7 @@ def kept(probs: Float64[Tensor, "B V"], top_p: float, top_k: int) -> Bool[Tensor
 
     The likeliest token is always kept; of equal ones the lower id goes first.
     """
-    ordered, order = probs.sort(-1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     if top_k:
         ordered[:, top_k:] = 0.0
     before = ordered.cumsum(-1) - ordered

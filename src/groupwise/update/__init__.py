@@ -2,6 +2,6 @@
 
 from groupwise.update.pack import MicroBatch, pack
 from groupwise.update.schedule import learning_rate
-from groupwise.update.step import Updater
+from groupwise.update.step import Fields, LossOfStep, Updater
 
-__all__ = ["MicroBatch", "Updater", "learning_rate", "pack"]
+__all__ = ["Fields", "LossOfStep", "MicroBatch", "Updater", "learning_rate", "pack"]

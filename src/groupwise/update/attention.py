@@ -54,7 +54,9 @@ class SharedPrompts:
         queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
         is_grouped = query.shape[1] != key.shape[1]
         on_prompts = scaled_dot_product_attention(
-            *(_rows(states, self.prompts) for states in (queries, keys, values)),
+            _rows(queries, self.prompts),
+            _rows(keys, self.prompts),
+            _rows(values, self.prompts),
             is_causal=True,
             scale=scale,
             enable_gqa=is_grouped,
@@ -85,4 +87,5 @@ def _places(ranges: list[range], device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _rows(states: Tensor, places: Tensor) -> Tensor:
     """[L, heads, d] at [rows, t] -> [rows, heads, t, d]."""
-    return states.index_select(0, places.flatten()).unflatten(0, places.shape).transpose(1, 2)
+    rows, width = places.shape
+    return states.index_select(0, places.flatten()).view(rows, width, *states.shape[1:]).transpose(1, 2)

@@ -27,7 +27,7 @@ class Optimizer:
         self._adamw = torch.optim.AdamW(
             list(self._parameters.values()),
             lr=config.lr,
-            betas=tuple(config.betas),
+            betas=(config.betas[0], config.betas[1]),
             weight_decay=config.weight_decay,
             fused=True,
         )

@@ -86,7 +86,7 @@ def pack(answers: Sequence[Answer], budget: int, device: torch.device, shared: b
     """
     units = sorted(_units(answers, budget, shared), key=lambda unit: max(answer.width for answer in unit))
     batches: list[list[Answer]] = []
-    target = budget
+    target = float(budget)
     if shared:
         total = sum(map(_cost, units))
         target = total / max(1, -(-total // budget))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from groupwise.config import OptimConfig
 from groupwise.errors import unknown_name
 
-_SHAPES = {
+_SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda _progress: 1.0,
     "linear": lambda progress: 1.0 - progress,
     "cosine": lambda progress: (1.0 + math.cos(math.pi * progress)) / 2,
@@ -25,8 +26,6 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     warmup = config.lr_warmup_steps
     if step < warmup:
         return config.lr * (step + 1) / warmup
-    if config.lr_scheduler_type == "constant":
-        return config.lr
     progress = min(1.0, (step - warmup) / max(1, total_steps - 1 - warmup))
     share = _SHAPES[config.lr_scheduler_type](progress)
     return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * share)

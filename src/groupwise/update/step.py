@@ -78,7 +78,7 @@ class Updater:
         # Greedy answers are judged by the distribution they are the peak of.
         self._temperature = temperature or 1.0
         self._optimizer = Optimizer(policy.parameters(), config.optim, config.grad_clip)
-        self._reference = policy.frozen_copy() if config.use_kl_loss else None
+        self._reference: Any = policy.frozen_copy() if config.use_kl_loss else None
         self._num_steps = 0
 
     def step(self, groups: Sequence[Group], advantages: Sequence[float] | Tensor) -> dict[str, float]:
@@ -124,8 +124,7 @@ class Updater:
         prefix = "reference."
         weights = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         if weights:
-            if self._reference is None:
-                self.refresh_reference()
+            self._reference = self._reference or self._policy.frozen_copy()
             self._reference.load_weights(weights)
         self._optimizer.load_state(tensors, numbers)
         self._num_steps = numbers["num_steps"]
@@ -181,7 +180,7 @@ class Updater:
         parts: list[Mapping[str, Tensor]] = []
         for micro in mini.micro_batches:
             outputs, drift = self._loss(micro, mini, loss_of)
-            outputs.loss.backward()
+            torch.autograd.backward(outputs.loss)
             total += outputs.loss.detach()
             parts.append({**outputs.metrics, **drift})
         norm = self._optimizer.step(rate, is_sound=bool(total.isfinite()))
