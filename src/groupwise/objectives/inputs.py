@@ -66,16 +66,17 @@ class LossInputs:
     selected: the tokens `select_by_covariance` picked over the whole step, for clip_cov and kl_cov.
     """
 
+    # The underscore leaves a shape to the refusals below, which say more than a shape check.
     log_probs: Float[Tensor, "L"]
-    old_log_probs: Float[Tensor, "L"] | None
-    advantages: Float[Tensor, "_"]
-    sequence_ids: Int[Tensor, "L"]
+    old_log_probs: Float[Tensor, "_L"] | None
+    advantages: Float[Tensor, "_B_or_L"]
+    sequence_ids: Int[Tensor, "_L"]
     prompt_ids: Int[Tensor, "B"]
-    ref_log_probs: Float[Tensor, "L"] | None = None
-    entropy: Float[Tensor, "L"] | None = None
-    weights: Float[Tensor, "L"] | None = None
-    mask: Bool[Tensor, "L"] | None = None
-    selected: Bool[Tensor, "L"] | None = None
+    ref_log_probs: Float[Tensor, "_L"] | None = None
+    entropy: Float[Tensor, "_L"] | None = None
+    weights: Float[Tensor, "_L"] | None = None
+    mask: Bool[Tensor, "_L"] | None = None
+    selected: Bool[Tensor, "_L"] | None = None
     per_token: bool = False
 
     def __post_init__(self) -> None:

@@ -151,8 +151,7 @@ def sapo(tokens: Tokens, settings: Settings) -> Losses:
 
     A smooth gate in place of the clip: the weight of a token falls off as its ratio leaves 1.
     """
-    positive = tokens.advantages > 0
-    tau = torch.where(positive, settings.tau_pos, settings.tau_neg).to(tokens.advantages.dtype)
+    tau = torch.full_like(tokens.advantages, settings.tau_neg).masked_fill(tokens.advantages > 0, settings.tau_pos)
     return Losses(-tokens.advantages * torch.sigmoid(tau * (tokens.ratio - 1)) * 4 / tau)
 
 
