@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from groupwise.config import RewardConfig
@@ -85,11 +85,9 @@ class PerBatch:
 
     def judge(self, items: Sequence[Item]) -> list[Verdict]:
         try:
-            values = _as_list(self._call(_columns(items)))
-            if len(values) != len(items):
-                reason = f"the reward function returned {len(values)} values for {len(items)} answers"
-                return [Verdict.failed(reason)] * len(items)
-            return [as_verdict(value) for value in values]
+            values = self._call(_columns(items))
+            wrong = _not_a_list_of(len(items), values)
+            return [Verdict.failed(wrong)] * len(items) if wrong else [as_verdict(value) for value in values]
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's code may raise whatever it likes
             return [Verdict.failed(_reason(problem))] * len(items)
 
@@ -130,16 +128,18 @@ def _completion(item: Item) -> str | list[dict[str, str]]:
     return item.response if isinstance(item.task.prompt, str) else [{"role": "assistant", "content": item.response}]
 
 
-def _as_list(values: Any) -> list[Any]:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise BadValueError(f"the reward function returned a {type(values).__name__}; it must be a list of numbers")
-    return list(values)
+def _not_a_list_of(size: int, values: Any) -> str | None:
+    """What is wrong with the values of a batch as a whole. One value too few or too many says that none can be
+    trusted to belong to its answer."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable) or not isinstance(values, Sized):
+        return f"the reward function returned a {type(values).__name__}; it must be a list of numbers"
+    if len(values) != size:
+        return f"the reward function returned {len(values)} values for {size} answers"
+    return None
 
 
 def _reason(problem: BaseException) -> str:
     """`KeyError: 'x' (my_reward.py, line 3)`."""
-    if isinstance(problem, BadValueError):
-        return str(problem)
     # Formatted by traceback, which survives an exception whose own text cannot be made.
     what = "".join(traceback.format_exception_only(problem)).strip()[-_SHOWN:]
     frames = traceback.extract_tb(problem.__traceback__)
