@@ -16,7 +16,7 @@ def f64(values):
 def at_the_end(scores, width=3, dtype=torch.float32):
     """Rewards [B, width] whose last column holds the scores."""
     rewards = torch.zeros(len(scores), width, dtype=dtype)
-    rewards[:, -1] = torch.as_tensor(scores).to(dtype)
+    rewards[:, -1] = torch.as_tensor(scores, dtype=torch.float64).to(dtype)
     return rewards
 
 
