@@ -16,7 +16,8 @@ RIGHT = 1.0
 def evaluate(
     engine: Engine, prompts: Sequence[Prompt], reward: RewardFunction, sampling: Sampling, num_samples: int
 ) -> dict[str, float]:
-    """`accuracy` of the greedy answer, and over `num_samples` sampled ones mean@n, pass@k for k = 1, 2, 4, ..., n and maj@n."""
+    """`accuracy` of the greedy answer, and over `num_samples` sampled ones mean@n, pass@k for k = 1, 2, 4, ...,
+    n and maj@n."""
     greedy = reward(engine.generate(prompts, 1, replace(sampling, temperature=0.0)))
     found = {"accuracy": mean([float(is_right(group.completions[0])) for group in greedy])}
     if num_samples < 2:

@@ -1,0 +1,148 @@
+"""The training loop: the algorithm box of the paper, and what keeps it alive.
+
+    for every step:
+        prompts    = tasks.next_batch()
+        groups     = engine.generate(prompts, n)          # every prompt, n answers
+        groups     = reward(groups)                       # every answer, a score
+        advantages = judge(groups)                        # who did better than their siblings
+        policy     = updater.step(groups, advantages)     # more of that
+
+This is the only module that knows all the stages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.config import RunConfig
+from groupwise.errors import TrainingStoppedError
+from groupwise.evaluation import evaluate
+from groupwise.observe import Console
+from groupwise.parts import Parts
+from groupwise.signals import StopRequest
+from groupwise.store.checkpoint import Checkpoint, load_newest, save_checkpoint
+from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
+from groupwise.types import Sampling
+
+# Far from every training step, so that evaluation draws random numbers of its own, the same every time.
+_EVALUATION_STEP = 1 << 40
+
+
+def train(config: RunConfig, parts: Parts, run_dir: Path, console: Console) -> int:
+    """Train from the newest checkpoint, or from the start, to the last step; the exit code."""
+    run = Run(config, parts, run_dir, console)
+    run.resume()
+    last = config.trainer.total_training_steps
+    with StopRequest() as stop:
+        if run.step == 0 and not run.metrics.size:
+            run.record({"step": 0, **run.evaluate()})
+        while run.step < last and stop.exit_code is None:
+            row = run.train_step()
+            if run.step % config.trainer.test_freq == 0 or run.step == last:
+                row |= run.evaluate()
+            run.record(row)
+            if run.step % config.trainer.save_freq == 0 or run.step == last or stop.exit_code is not None:
+                run.save()
+    return stop.exit_code or 0
+
+
+class Run:
+    """One run: its parts, its step, and the files it keeps."""
+
+    def __init__(self, config: RunConfig, parts: Parts, run_dir: Path, console: Console) -> None:
+        self.config, self.parts, self.console = config, parts, console
+        self.metrics = Metrics(run_dir / "metrics.jsonl")
+        self._rollouts, self._checkpoints = run_dir / "rollouts", run_dir / "checkpoints"
+        self.step = 0
+        self._bad_in_a_row = 0
+
+    def train_step(self) -> dict[str, Any]:
+        """One round of the algorithm; the row of metrics it earned."""
+        config, parts, clock = self.config, self.parts, _Clock()
+        self.step += 1
+        prompts = clock("rollout", lambda: parts.next_prompts(self.step))
+        groups = clock("rollout", lambda: parts.engine.generate(prompts, config.rollout.n, self.sampling(self.step)))
+        groups = clock("reward", lambda: parts.reward(groups))
+        judgement = clock("advantage", lambda: parts.judge(groups))
+        update = clock("update", lambda: parts.updater.step(groups, judgement.advantages))
+        clock("store", lambda: self._keep(write_rollouts, self._rollouts, self.step, groups, judgement.advantages))
+        self._count_bad_steps(update)
+        num_tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
+        return {"step": self.step, **judgement.metrics, **update, **clock.metrics(num_tokens)}
+
+    def evaluate(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        parts, data = self.parts, self.config.data
+        sampling = self.sampling(_EVALUATION_STEP)
+        found = evaluate(parts.engine, parts.held_out, parts.reward, sampling, data.val_n)
+        seconds = time.perf_counter() - started
+        return {**{f"eval/{name}": value for name, value in found.items()}, "time/evaluation": seconds}
+
+    def sampling(self, step: int) -> Sampling:
+        rollout = self.config.rollout
+        return Sampling(
+            max_tokens=self.config.data.max_response_length,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            seed=self.config.trainer.seed,
+            step=step,
+        )
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        self.metrics.append(row)
+        self.console.step(dict(row))
+
+    def save(self) -> None:
+        numbers = {**self.parts.numbers(), "metrics_size": self.metrics.size, "bad_in_a_row": self._bad_in_a_row}
+        checkpoint = Checkpoint(self.step, self.parts.tensors(), numbers)
+        self._keep(save_checkpoint, self._checkpoints, checkpoint, self.config.trainer.max_ckpt_to_keep)
+
+    def resume(self) -> None:
+        """Go back to the newest checkpoint that verifies: state, metrics and rollouts as they were then."""
+        checkpoint, reasons = load_newest(self._checkpoints)
+        for reason in reasons:
+            self.console.note(reason)
+        if checkpoint is not None:
+            self.parts.load(checkpoint.tensors, checkpoint.numbers)
+            self.step, self._bad_in_a_row = checkpoint.step, checkpoint.numbers["bad_in_a_row"]
+            self.console.note(f"resumed after step {self.step}")
+        self.metrics.cut_back(checkpoint.numbers["metrics_size"] if checkpoint else 0)
+        forget_rollouts(self._rollouts, self.step)
+
+    def _keep(self, write: Callable[..., Any], *arguments: Any) -> None:
+        """A full disk costs what could not be written, not the run."""
+        try:
+            write(*arguments)
+        except OSError as error:
+            self.console.note(f"step {self.step}: not written, the run goes on: {error}")
+
+    def _count_bad_steps(self, update: Mapping[str, Any]) -> None:
+        self._bad_in_a_row = self._bad_in_a_row + 1 if update["update/skipped"] else 0
+        if self._bad_in_a_row >= self.config.trainer.max_bad_steps:
+            raise TrainingStoppedError(
+                f"the loss or gradient was not finite in {self._bad_in_a_row} steps in a row, the last of them step "
+                f"{self.step}; lower actor.optim.lr, or look at the last rollouts for answers that break the reward"
+            )
+
+
+class _Clock:
+    """Seconds per phase, under `time/`: what may differ between two runs of one seed."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._spent: dict[str, float] = {}
+
+    def __call__(self, phase: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        result = work()
+        self._spent[phase] = self._spent.get(phase, 0.0) + time.perf_counter() - started
+        return result
+
+    def metrics(self, num_tokens: int) -> dict[str, float]:
+        total = time.perf_counter() - self._started
+        phases = {f"time/{phase}": seconds for phase, seconds in self._spent.items()}
+        return {"time/step": total, **phases, "time/tokens_per_second": num_tokens / total}

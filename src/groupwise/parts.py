@@ -1,0 +1,120 @@
+"""The parts of a run, built from its settings: everything that has a state, and the seam between the stages.
+
+Building is also checking: a run whose parts do not fit each other is refused here, before any work starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.config import DataConfig, RunConfig
+from groupwise.errors import BadValueError
+from groupwise.judging import Judge
+from groupwise.objectives import LossInputs, LossOutputs, Totals, objective, plan, select_by_covariance
+from groupwise.policy import Policy, load_policy
+from groupwise.rewards import reward_of
+from groupwise.rollout import EmbeddedEngine
+from groupwise.tasks import tasks_of
+from groupwise.types import Prompt, Task
+from groupwise.update import Fields, LossOfStep, Updater
+
+EMBEDDED = Path(__file__).parent / "assets" / "embedded"
+
+
+class Parts:
+    """Model, engine, tasks, reward, judge and updater of one run."""
+
+    def __init__(self, config: RunConfig) -> None:
+        if config.trainer.num_threads is not None:
+            torch.set_num_threads(config.trainer.num_threads)
+        torch.manual_seed(config.trainer.seed)
+        self._config = config
+        self.judge = Judge(config.algorithm)
+        self.reward = reward_of(config.reward)
+        self.policy = load_policy(config.model, EMBEDDED)
+        self.engine = EmbeddedEngine(self.policy, config.rollout.max_num_seqs)
+        tasks = tasks_of(config.data, config.trainer.seed)
+        self.bad_rows = tasks.bad_rows
+        self._source = tasks.train
+        self.held_out = as_prompts(self.policy, tasks.held_out, config.data, "held-out")
+        self._draws = torch.Generator()
+        self.updater = Updater(
+            self.policy,
+            config.actor,
+            loss_of_step(config),
+            total_steps=config.trainer.total_training_steps,
+            temperature=config.rollout.temperature,
+            select=self._select if plan(config.actor).mode.needs_selection else None,
+        )
+
+    def next_prompts(self, step: int) -> list[Prompt]:
+        # What a step draws beside its answers depends on the seed and its number, not on the steps before it.
+        self._draws.manual_seed((self._config.trainer.seed << 32) + step)
+        tasks = self._source.next_batch(self._config.data.train_batch_size)
+        return as_prompts(self.policy, tasks, self._config.data, step)
+
+    def _select(self, fields: Fields) -> Tensor:
+        return select_by_covariance(LossInputs(**fields), self._config.actor, generator=self._draws)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and the updater's moments, by name."""
+        weights = {f"model.{name}": parameter.detach() for name, parameter in self.policy.parameters()}
+        tensors, _ = self.updater.state()
+        return weights | {f"updater.{name}": tensor for name, tensor in tensors.items()}
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything else, as JSON."""
+        _, numbers = self.updater.state()
+        return {
+            "source": self._source.state(),
+            "judge": self.judge.state(),
+            "updater": numbers,
+            "num_threads": torch.get_num_threads(),
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Back to where `tensors` and `numbers` were taken."""
+        with torch.no_grad():
+            for name, parameter in self.policy.parameters():
+                parameter.copy_(tensors[f"model.{name}"])
+        prefix = "updater."
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        self.updater.load_state(own, numbers["updater"])
+        self._source.load_state(numbers["source"])
+        self.judge.load_state(numbers["judge"])
+        torch.set_num_threads(numbers["num_threads"])
+
+
+def loss_of_step(config: RunConfig) -> LossOfStep:
+    """What the updater asks for before an optimiser step: its loss, divided by the counts of the whole of it."""
+
+    def begin(lengths: Tensor, prompt_ids: Tensor) -> Callable[[Fields], LossOutputs]:
+        totals = Totals.count(lengths, prompt_ids, config.data.max_response_length)
+        return lambda fields: objective(LossInputs(**fields), config.actor, totals)
+
+    return begin
+
+
+def as_prompts(policy: Policy, tasks: Sequence[Task], data: DataConfig, step: object) -> list[Prompt]:
+    """The tasks as the model reads them, each with a uid of its own."""
+    prompts = [Prompt(f"{step}-{place}", task, policy.encode(task)) for place, task in enumerate(tasks)]
+    for prompt in prompts:
+        if len(prompt.token_ids) > data.max_prompt_length:
+            raise BadValueError(
+                f"the prompt of {prompt.task.key!r} has {len(prompt.token_ids)} tokens, more than "
+                f"data.max_prompt_length={data.max_prompt_length}; raise it or remove the prompt"
+            )
+    room = policy.context
+    if room is not None and data.max_prompt_length + data.max_response_length > room:
+        longest = max((len(prompt.token_ids) for prompt in prompts), default=0)
+        if longest + data.max_response_length > room:
+            raise BadValueError(
+                f"a prompt of {longest} tokens and data.max_response_length={data.max_response_length} do not fit into "
+                f"the model's context of {room}; lower data.max_response_length"
+            )
+    return prompts
