@@ -104,13 +104,18 @@ def evenly(items: Sequence[Path], count: int) -> list[Path]:
     return [items[place * (len(items) - 1) // (count - 1)] for place in range(count)]
 
 
-def _columns(path: Path, wanted: Sequence[str], notes: list[str]) -> dict[str, list[Any]]:
+def _columns(
+    path: Path, wanted: Sequence[str], notes: list[str], rows: Sequence[int] | None = None
+) -> dict[str, list[Any]]:
     """The columns that are there; a file that cannot be read has none and leaves one note."""
     try:
         with pq.ParquetFile(path) as file:
             present = [name for name in wanted if name in file.schema_arrow.names]
-            table = file.read(columns=present) if present else None
-            return {} if table is None else {name: table.column(name).to_pylist() for name in present}
+            if not present:
+                return {}
+            table = file.read(columns=present)
+        chosen = table if rows is None else table.take(list(rows))
+        return {name: chosen.column(name).to_pylist() for name in present}
     except (OSError, ValueError, pa.ArrowException) as error:
         note = f"rollouts/{path.name} cannot be read ({type(error).__name__}) and is left out"
         if note not in notes:
@@ -119,11 +124,11 @@ def _columns(path: Path, wanted: Sequence[str], notes: list[str]) -> dict[str, l
 
 
 def _texts(path: Path, rows: list[int], notes: list[str]) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {name: {} for name in _HEAVY}
-    for name in _HEAVY if rows else ():
-        values = _columns(path, (name,), notes).get(name, [])
-        found[name] = {row: "" if values[row] is None else str(values[row]) for row in rows if row < len(values)}
-    return found
+    found = _columns(path, _HEAVY, notes, rows) if rows else {}
+    return {
+        name: {row: "" if text is None else str(text) for row, text in zip(rows, found.get(name, ()), strict=False)}
+        for name in _HEAVY
+    }
 
 
 def _group(rows: list[int], light: dict[str, list[Any]], texts: dict[str, dict[int, str]]) -> AnswerGroup:

@@ -151,7 +151,13 @@ def _ends(frame: Frame, points: Points, labels: tuple[str, str]) -> list[Html]:
 
 def _clear_of(frame: Frame, points: Points, x: float) -> float:
     """Where the first value's label stands: under or over the part of the curve it would cover, inside the frame."""
-    covered = [frame.y(value) for step, value in points if frame.x(step) <= x + LABEL_WIDTH]
+    end = x + LABEL_WIDTH
+    covered = [frame.y(value) for step, value in points if frame.x(step) <= end]
+    if len(covered) < len(points):
+        # And where the line to the next point leaves the label.
+        (before, _), (after, value) = points[len(covered) - 1], points[len(covered)]
+        part = (end - frame.x(before)) / (frame.x(after) - frame.x(before))
+        covered.append(covered[-1] + part * (frame.y(value) - covered[-1]))
     lower, upper = max(covered) + 13, min(covered) - 6
     start, floor = frame.y(points[0][1]), HEIGHT - BOTTOM - 3
     fits_below = lower <= floor

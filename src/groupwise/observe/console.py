@@ -54,7 +54,7 @@ class Console:
         self._is_live = _can_be_live(self._stream) if terminal is None else terminal
         self._width = width
         self._clock = clock
-        self._live: LiveView | None = None
+        self._view: LiveView | None = None
         self._last_line = clock()
         self._is_broken = False
 
@@ -77,18 +77,19 @@ class Console:
         ]
         if config.trainer.run_dir:
             facts.insert(0, config.trainer.run_dir)
-        self._line("  |  ".join(facts))
         if self._is_live:
             from groupwise.observe.live import LiveView
 
-            self._live = LiveView(self.progress, self._stream, self._width)
-            self._attempt(self._live.start)
+            self._view = LiveView(self.progress, self._stream, self._width)
+        self._line("  |  ".join(facts))
+        if self._view is not None:
+            self._attempt(self._view.start)
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """One row of metrics.jsonl; any key may be absent."""
         self.progress.update(metrics)
-        if self._live is not None:
-            self._attempt(self._live.refresh)
+        if self._view is not None:
+            self._attempt(self._view.refresh)
         elif not self._is_live and self._is_due():
             self._last_line = self._clock()
             self._line(plain_line(self.progress))
@@ -107,9 +108,9 @@ class Console:
 
     def close(self) -> None:
         """Gives the terminal back. Safe to call twice; leaving the `with` block calls it."""
-        live, self._live = self._live, None
-        if live is not None:
-            self._attempt(live.stop)
+        if self._view is not None:
+            # Even where nothing can be written any more: it also gives standard output back.
+            self._is_broken = not self._succeeds(self._view.stop)
 
     def _is_due(self) -> bool:
         step, total = self.progress.step, self.progress.total_steps
@@ -123,12 +124,8 @@ class Console:
         )
 
     def _line(self, text: str) -> None:
-        clean = printable(text)
-        if self._live is not None:
-            live = self._live
-            self._attempt(lambda: live.line(clean))
-        else:
-            self._attempt(lambda: self._write(clean))
+        clean, view = printable(text), self._view
+        self._attempt((lambda: self._write(clean)) if view is None else (lambda: view.line(clean)))
 
     def _write(self, line: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -136,24 +133,27 @@ class Console:
         self._stream.flush()
 
     def _attempt(self, write: Callable[[], None]) -> None:
-        if self._is_broken:
-            return
+        self._is_broken = self._is_broken or not self._succeeds(write)
+
+    @staticmethod
+    def _succeeds(write: Callable[[], None]) -> bool:
         try:
             write()
         except OSError:
-            self._is_broken = True
+            return False
+        return True
 
 
 def plain_line(progress: Progress) -> str:
     """One step as one line; a column stays where it is whether or not it has a value."""
     latest = progress.latest
     left = progress.seconds_left
-    signal, speed = progress.signal, progress.tokens_per_second
+    signal, speed, accuracy = progress.signal, progress.tokens_per_second, latest.get("eval/accuracy")
     places = len(str(progress.total_steps))
     columns = [
         f"step {progress.step:{places}d}/{progress.total_steps}",
-        f"reward {_or_dash(latest.get('reward/mean')):>7}",
-        f"accuracy {_or_dash(latest.get('eval/accuracy')):>5}",
+        f"reward {_or_dash(latest.get('reward/mean')):>8}",
+        f"accuracy {'-' if accuracy is None else f'{accuracy:.3f}':>5}",
         f"signal {'-' if signal is None else f'{signal:.0%}':>4}",
         f"length {_or_dash(latest.get('response_length/mean'), 1):>7}",
         f"loss {_or_dash(latest.get('loss'), 4):>8}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
-from rich.console import Console as Terminal
+from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions
 from rich.live import Live
 from rich.text import Text
@@ -24,7 +24,7 @@ class LiveView:
     """
 
     def __init__(self, progress: Progress, stream: TextIO, width: int | None) -> None:
-        self._terminal = Terminal(
+        self._terminal = _Terminal(
             file=stream, force_terminal=True, width=width, highlight=False, markup=False, emoji=False
         )
         self._live = Live(_Panel(progress), console=self._terminal, auto_refresh=False)
@@ -39,8 +39,15 @@ class LiveView:
         self._live.stop()
 
     def line(self, text: str) -> None:
-        # The whole text, for the terminal to wrap: a note is worth more than a tidy screen.
-        self._terminal.print(Text(text), soft_wrap=True)
+        """Broken between words; a longer word, such as a path, stays whole for the terminal to wrap and the user to
+        copy."""
+        self._terminal.print(Text(text, overflow="ignore"), crop=False)
+
+
+class _Terminal(RichConsole):
+    def on_broken_pipe(self) -> None:
+        # rich would end the program; a terminal that went away is no reason to end a run.
+        raise BrokenPipeError
 
 
 class _Panel:
@@ -49,7 +56,7 @@ class _Panel:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def __rich_console__(self, terminal: Terminal, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(self, terminal: RichConsole, options: ConsoleOptions) -> Iterator[Text]:
         width = min(options.max_width, WIDEST)
         for line in lines(self._progress, width):
             line.no_wrap, line.overflow = True, "ellipsis"

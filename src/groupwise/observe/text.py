@@ -46,7 +46,9 @@ def duration(seconds: float) -> str:
 
 
 def fixed(value: float, digits: int = 3) -> str:
-    """`0.813`; a number too large or too small for that as `1.2e+06`."""
-    if value == 0 or 10**-digits <= abs(value) < 1e5:
-        return f"{value:.{digits}f}"
-    return f"{value:.1e}"
+    """At most eight characters: `0.813`, `1234.5`; `1.2e+06` where that says too little."""
+    size = abs(value)
+    if value == 0 or 10**-digits <= size < 99999.5:
+        return f"{value:.{max(0, min(digits, 5 - len(str(int(size)))))}f}"
+    short = f"{value:.1e}"
+    return short if len(short) <= 8 else f"{value:.0e}"
