@@ -168,8 +168,6 @@ def dppo_tv(tokens: Tokens, settings: Settings) -> Losses:
 def dppo_kl(tokens: Tokens, settings: Settings) -> Losses:
     """As `dppo_tv`, the distance being the KL divergence of two coins. https://arxiv.org/abs/2602.04879.
 
-    A coin shows this token or any other:
-
     kl = q log(q / p) + (1 - q) log((1 - q) / (1 - p)), q the old probability, 1e-8 added to what is left of 1.
     Outside: beyond `high` on the way up where A > 0, beyond `low` on the way down elsewhere.
     """
