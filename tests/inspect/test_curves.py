@@ -14,26 +14,26 @@ PLAIN = Curve("kl", "KL", "")
 
 
 def test_points_stand_where_the_arithmetic_says():
-    # 360 wide less 40 left and 50 right leaves 270; 170 high less 14 above and 24 below leaves 132, upside down.
+    # 360 wide less 40 left and 60 right leaves 260; 170 high less 14 above and 24 below leaves 132, upside down.
     frame = Frame((0, 100), (0.0, 1.0))
-    assert path(frame, [(0, 0.0), (50, 0.5), (100, 1.0)]) == "M40.0 146.0L175.0 80.0L310.0 14.0"
+    assert path(frame, [(0, 0.0), (50, 0.5), (100, 1.0)]) == "M40.0 146.0L170.0 80.0L300.0 14.0"
 
 
 def test_a_small_curve_has_its_axes_ends_and_titles():
     drawing = draw(SHARE, [(0, 0.25), (10, 0.75)], (0, 10))
     # 0.25 of 132 above 146 is 113; 0.75 is 47.
-    assert 'd="M40.0 113.0L310.0 47.0"' in drawing
-    assert '<line class="grid" x1="40" x2="310" y1="80" y2="80"></line>' in drawing
+    assert 'd="M40.0 113.0L300.0 47.0"' in drawing
+    assert '<line class="grid" x1="40" x2="300" y1="80" y2="80"></line>' in drawing
     assert re.findall(r">([\d.,]+%?)</text>", drawing) == ["0%", "50%", "100%", "0", "5", "10", "75.0%", "25.0%"]
-    assert '<text class="end" x="317" y="51">75.0%</text>' in drawing  # 7 to the right of the point, 4 down
+    assert '<text class="end" x="307" y="51">75.0%</text>' in drawing  # 7 to the right of the point, 4 down
     # The curve rises, so the first value stands under its start: 113 + 13.
     assert '<text class="start" x="44" y="126">25.0%</text>' in drawing
     assert "<title>step 0: 25.0%</title>" in drawing
     assert "<title>step 10: 75.0%</title>" in drawing
     assert 'role="img" aria-label="Accuracy: 25.0% at step 0, 75.0% at step 10"' in drawing
-    # Halfway between the points their columns meet: 175, and each reaches one further.
-    assert '<rect x="39" y="14" width="137" height="132"></rect>' in drawing
-    assert '<rect x="174" y="14" width="137" height="132"></rect>' in drawing
+    # Halfway between the points their columns meet: 170, and each reaches one further.
+    assert '<rect x="39" y="14" width="132" height="132"></rect>' in drawing
+    assert '<rect x="169" y="14" width="132" height="132"></rect>' in drawing
 
 
 def test_the_first_value_keeps_clear_of_a_falling_curve():
@@ -89,7 +89,7 @@ def test_any_curve_stays_inside_its_frame(values, is_share, start):
 
 def test_numbers_for_people():
     assert [number(value) for value in (0, 0.8125, 12.34, 1234.5, 1.2e-5, -0.5, 3e7)] == [
-        "0.000", "0.812", "12.3", "1,234", "1.2e-05", "−0.500", "3.0e+07",
+        "0.000", "0.812", "12.3", "1,234", "1.2e-5", "−0.500", "3.0e7",
     ]  # fmt: skip
     assert [compact(value) for value in (0.0, 1.0, 0.5, 1 / 3, 100.0, 2e-9)] == [
         "0",
@@ -97,7 +97,7 @@ def test_numbers_for_people():
         "0.5",
         "0.333",
         "100",
-        "2.0e-09",
+        "2.0e-9",
     ]
     assert [signed(value) for value in (0.8660, -0.5, 0.0)] == ["+0.866", "−0.500", "0"]
     assert percent(0.9375) == "93.8%"
@@ -111,3 +111,5 @@ def test_numbers_for_people():
     assert [tick_label(value, 0.05) for value in (0.0, 0.05, 0.1)] == ["0.00", "0.05", "0.10"]
     assert tick_label(2e7, 1e7) == "2e7"
     assert tick_label(2e-5, 1e-5) == "2e-5"
+    assert [tick_label(value, 5e-9) for value in (-5e-9, 0.0, 5e-9)] == ["−5e-9", "0", "5e-9"]
+    assert tick_label(-0.5, 0.5) == "−0.5"

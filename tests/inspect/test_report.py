@@ -5,13 +5,13 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_run import answers, metrics_row, write_rollout, write_run
-from skeleton import Skeleton
 
+from fake_run import answers, metrics_row, write_rollout, write_run
 from groupwise.errors import BadValueError
 from groupwise.inspect import write_report
 from groupwise.inspect.answers import MOST_FILES, count_endings, evenly, read_rollout
 from groupwise.inspect.run import read_run
+from skeleton import Skeleton
 
 
 def text_of(run):
@@ -32,6 +32,15 @@ def test_the_verdict_names_accuracy_steps_and_time(tmp_path):
     assert "2 steps · 1 min 40 s · model embedded · rloo · 8 prompts a step · 16 answers a prompt · seed 3" in text
     assert "evaluation10 s10.0%" in text
     assert "rollout25 s25.0%" in text
+
+
+@pytest.mark.parametrize(("last", "side"), [(0.75, "up"), (0.25, "down"), (0.5, "same")])
+def test_the_verdict_says_which_way_it_went(tmp_path, last, side):
+    (tmp_path / "metrics.jsonl").write_text(
+        f'{{"step": 0, "eval/accuracy": 0.5}}\n{{"step": 1, "eval/accuracy": {last}}}\n'
+    )
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert f'Accuracy 50.0% → <b class="{side}">{100 * last:.1f}%</b>' in page
 
 
 def test_every_curve_is_drawn_and_labelled(tmp_path):

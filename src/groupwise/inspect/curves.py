@@ -11,7 +11,7 @@ from groupwise.inspect.html import Html, element
 from groupwise.inspect.numbers import number, percent, tick_label, ticks
 
 WIDTH, HEIGHT = 360.0, 170.0
-LEFT, RIGHT, TOP, BOTTOM = 40.0, 50.0, 14.0, 24.0
+LEFT, RIGHT, TOP, BOTTOM = 40.0, 60.0, 14.0, 24.0
 MOST_POINTS = 160
 """A longer curve is averaged in even runs of steps: more points than that cannot be told apart at this size."""
 MOST_DOTS = 30

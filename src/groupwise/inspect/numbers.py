@@ -6,14 +6,14 @@ import math
 
 
 def number(value: float) -> str:
-    """Three digits that matter: 0.812, 12.3, 1,235, 1.2e-05; a minus is a real one."""
+    """Three digits that matter: 0.812, 12.3, 1,234, 1.2e-5; a minus is a real one."""
     if value < 0:
         return "−" + number(-value)
     size = value
     if value == 0 or 1e-3 <= size < 1e6:
         digits = 3 if size < 10 else 1 if size < 1000 else 0
         return f"{value:,.{digits}f}"
-    return f"{value:.1e}"
+    return _short_exponent(f"{value:.1e}")
 
 
 def compact(value: float) -> str:
@@ -53,7 +53,15 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 def tick_label(value: float, step: float) -> str:
     """As many decimals as tell the ticks apart."""
+    if value == 0 and step < 1e-4:
+        return "0"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        return ("−" if value < 0 else "") + _short_exponent(f"{abs(value):.0e}")
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return f"{value:,.{decimals}f}"
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def _short_exponent(text: str) -> str:
+    """2e-05 as 2e-5, 3e+07 as 3e7."""
+    mantissa, exponent = text.split("e")
+    return f"{mantissa}e{int(exponent)}"

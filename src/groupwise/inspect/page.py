@@ -104,9 +104,11 @@ def _verdict(run: Run) -> list[str | Html]:
     for key, name, label in (("eval/accuracy", "Accuracy", percent), ("reward/mean", "Reward", number)):
         points = run.curve(key)
         if len(points) > 1:
-            return [f"{name} {label(points[0][1])} → ", element("b", label(points[-1][1]))]
+            first, last = points[0][1], points[-1][1]
+            side = "up" if last > first else "down" if last < first else "same"
+            return [f"{name} {label(first)} → ", element("b", label(last), class_=side)]
         if points:
-            return [f"{name} ", element("b", label(points[0][1]))]
+            return [f"{name} {label(points[0][1])}"]
     return ["Nothing has been measured yet"]
 
 
