@@ -140,6 +140,26 @@ def test_damage_is_named_and_passed_over(tmp_path):
     assert read_run(run).rows[-1] == {"step": 11.0, "entropy": 0.5}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"- 1",
+        b"text",
+        b"\xff\xfe\x00",
+        b"a: [",
+        b"a: !!timestamp x",
+        b"a: ${b",
+        b"a: ???",
+        b"1: {2: 3}",
+        b"",
+        b"{" * 3000,
+    ],
+)
+def test_no_config_keeps_the_report_from_being_written(tmp_path, content):
+    (tmp_path / "config.yaml").write_bytes(content)
+    assert "Nothing has been measured yet" in text_of(tmp_path)
+
+
 def test_rows_come_in_step_order_and_the_later_of_two_counts(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 2, "loss": 1}\n{"step": 1}\n\n{"step": 2, "loss": 3}\n')
     assert read_run(tmp_path).rows == ({"step": 1.0}, {"step": 2.0, "loss": 3.0})

@@ -89,7 +89,8 @@ def _read_settings(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         # resolve=False: a setting such as ${oc.env:HOME} is shown as it is written, never looked up.
         loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        # AttributeError: the YAML library's own, at a tag whose value does not fit it.
         notes.append(f"config.yaml cannot be read: {type(error).__name__}")
         return {}
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
