@@ -41,11 +41,9 @@ def tiny_tokenizer():
 def tiny_model(family="qwen3", dtype=torch.float32, seed=0, **changes):
     torch.manual_seed(seed)
     if family == "gpt2":
-        config = GPT2Config(
-            vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3,
-            eos_token_id=EOS, pad_token_id=0, bos_token_id=None, **changes,
-        )  # fmt: skip
-        model = GPT2LMHeadModel(config)
+        sizes = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
+        ends = {"eos_token_id": EOS, "pad_token_id": 0, "bos_token_id": None}
+        model = GPT2LMHeadModel(GPT2Config(**sizes | ends | {"initializer_range": 0.3} | changes))
     elif family == "llama":
         model = LlamaForCausalLM(LlamaConfig(**_SHARED | changes))
     else:

@@ -5,6 +5,8 @@ Code that comes with a model is never run, and nothing is unpickled: weights are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from groupwise.config import ModelConfig
 from groupwise.errors import BadValueError, unknown_name
 from groupwise.policy.attention import register
 from groupwise.policy.model import Policy
+from groupwise.policy.norms import widen_rms_norms
 from groupwise.policy.probe import head_is_plain, takes_attend
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -29,9 +32,12 @@ def load_policy(config: ModelConfig, embedded_path: Path) -> Policy:
         raise unknown_name("model.dtype", config.dtype, _DTYPES)
     path = str(embedded_path) if config.path == "embedded" else config.path
     source, options = _source(path)
-    register()
-    tokenizer = _load("tokenizer", source, options)
-    model = _load("model", source, options | {"dtype": _DTYPES[config.dtype]})
+    with _without_bars():
+        tokenizer = _load("tokenizer", source, options)
+        if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
+            # transformers makes an empty one where a folder has none.
+            raise BadValueError(f"model.path={config.path!r}: there is no tokenizer; save one beside the model")
+        model = _load("model", source, options | {"dtype": _DTYPES[config.dtype]})
     return wrap(model, tokenizer)
 
 
@@ -40,6 +46,7 @@ def wrap(model: Any, tokenizer: Any) -> Policy:
     register()
     _clear_quantized_marks(model)
     model.eval()
+    widen_rms_norms(model)
     packs = takes_attend(model)
     if not packs:
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
@@ -53,8 +60,23 @@ def wrap(model: Any, tokenizer: Any) -> Policy:
 
 def save_model(policy: Policy, folder: Path) -> None:
     """config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them."""
-    policy.model.save_pretrained(folder)
+    with _without_bars():
+        policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The progress of loading a file is not what a console is for; transformers shows it unless told."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
 
 
 def _source(path: str) -> tuple[str, dict[str, Any]]:

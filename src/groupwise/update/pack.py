@@ -85,20 +85,20 @@ def pack(answers: Sequence[Answer], budget: int, device: torch.device, shared: b
     in a row of its own, prompt included, padded on the right.
     """
     units = sorted(_units(answers, budget, shared), key=lambda unit: max(answer.width for answer in unit))
+    costs = [_cost(unit) for unit in units]
+    share = sum(costs) / max(1, -(-sum(costs) // budget))
     batches: list[list[Answer]] = []
-    target = float(budget)
-    if shared:
-        total = sum(map(_cost, units))
-        target = total / max(1, -(-total // budget))
-    used = 0
-    for unit in units:
-        # The longest stands last: alone in its row it sets the width of all rows.
-        held = used if shared or not batches else len(batches[-1]) * unit[0].width
-        if not batches or held + _cost(unit) > budget or held + _cost(unit) / 2 > target:
+    held = passed = 0
+    for unit, cost in zip(units, costs, strict=True):
+        # Units come shortest first: in rows of their own, each is as wide as the newest.
+        width = held + cost if shared or not batches else (len(batches[-1]) + 1) * cost
+        is_due = shared and passed + cost / 2 > share * len(batches)
+        if not batches or width > budget or is_due:
             batches.append([])
-            used = 0
+            held = 0
         batches[-1].extend(unit)
-        used += _cost(unit)
+        held += cost
+        passed += cost
     lay_out = _shared_rows if shared else _own_rows
     return [lay_out(batch, device) for batch in batches]
 

@@ -1,0 +1,88 @@
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+
+from groupwise.errors import BadValueError
+from groupwise.update import pack
+from groupwise.update.pack import number_answers
+from tiny_models import random_groups, tiny_policy
+
+PROMPTS = [3, 9, 5, 1]
+ANSWERS = [[4, 1, 7], [1, 1], [12, 30, 2, 2, 2], [5]]
+CPU = torch.device("cpu")
+
+
+def packed_log_probs(policy, answers, budget, shared=True, temperature=0.7):
+    found = torch.full((sum(len(a.completion.token_ids) for a in answers),), float("nan"), dtype=policy.dtype)
+    for micro in pack(answers, budget, CPU, shared):
+        with torch.no_grad():
+            statistics = policy.token_statistics(micro.hidden(policy), micro.targets, temperature=temperature)
+        found[micro.tokens] = statistics.log_probs
+    return found
+
+
+def log_probs_alone(policy, answers, temperature=0.7):
+    """One plain forward pass per answer."""
+    found = []
+    for answer in answers:
+        tokens = torch.tensor(answer.completion.token_ids)
+        ids = torch.cat([torch.tensor(answer.prompt_tokens), tokens])[None]
+        with torch.no_grad():
+            logits = policy.model(input_ids=ids).logits[0, len(answer.prompt_tokens) - 1 : -1]
+        found.append((logits / temperature).log_softmax(-1).gather(-1, tokens[:, None])[:, 0])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("budget", [10**6, 120, 45])
+@pytest.mark.parametrize("shared", [True, False])
+def test_packed_log_probs_are_each_answers_alone(family, budget, shared):
+    policy = tiny_policy(family, torch.float64)
+    answers = number_answers(random_groups(PROMPTS, ANSWERS))
+    expected = log_probs_alone(policy, answers)
+    assert (packed_log_probs(policy, answers, budget, shared) - expected).abs().max() < 1e-12
+
+
+POLICY = tiny_policy(dtype=torch.float64)
+SIZES = st.lists(
+    st.tuples(st.integers(1, 12), st.lists(st.integers(1, 15), min_size=1, max_size=5)), min_size=1, max_size=5
+)
+
+
+@given(SIZES, st.integers(26, 150), st.booleans())
+@settings(max_examples=30)
+def test_any_groups_at_any_budget(sizes, budget, shared):
+    answers = number_answers(random_groups([p for p, _ in sizes], [a for _, a in sizes]))
+    difference = packed_log_probs(POLICY, answers, budget, shared) - log_probs_alone(POLICY, answers)
+    assert difference.abs().max() < 1e-12
+    for micro in pack(answers, budget, CPU, shared):
+        assert micro.input_ids.numel() <= budget
+
+
+def test_a_prompt_stands_once_for_its_whole_group():
+    (micro,) = pack(number_answers(random_groups([50], [[4, 4, 4, 4]])), 1000, CPU)
+    # Each answer's last token predicts nothing and is left out.
+    assert micro.input_ids.shape == (1, 50 + 4 * 3)
+
+
+def test_micro_batches_are_about_equally_full():
+    answers = number_answers(random_groups([10] * 40, [[10, 10]] * 40))
+    # 40 groups of 28 tokens: 1120 tokens take three batches of 512 at least, filled alike and not 512, 512, 96.
+    sizes = [micro.input_ids.numel() for micro in pack(answers, 512, CPU)]
+    assert sum(sizes) == 1120
+    assert len(sizes) == 3
+    assert max(sizes) - min(sizes) <= 28
+
+
+def test_every_token_of_every_answer_stands_in_one_micro_batch():
+    answers = number_answers(random_groups(PROMPTS, ANSWERS))
+    counts = Counter(token for micro in pack(answers, 45, CPU) for token in micro.tokens.tolist())
+    assert counts == dict.fromkeys(range(sum(map(sum, ANSWERS))), 1)
+
+
+def test_an_answer_over_the_budget_is_refused():
+    with pytest.raises(BadValueError, match=r"takes 34 tokens .* actor.micro_batch_tokens=20"):
+        pack(number_answers(random_groups(PROMPTS, ANSWERS)), 20, CPU)
