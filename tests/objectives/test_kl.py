@@ -12,6 +12,7 @@ from groupwise.objectives import (
     AdaptiveKLController,
     FixedKLController,
     get_kl_controller,
+    kl_in_reward,
     kl_penalty,
     plan,
 )
@@ -141,3 +142,21 @@ def test_the_exponent_is_held_within_20():
     far = kl_penalty(torch.tensor([100.0]), torch.tensor([-100.0]), "k3")
     # exp(-20) + 20 - 1, held at 10
     assert far.item() == min(10.0, exp(-20) + 19)
+
+
+def test_kl_in_reward_by_hand():
+    # Answers of 2, 0 and 1 tokens; KL 0.5, -1.3 and 0: means -0.4 and 0 over the two that have tokens.
+    rewards, current = kl_in_reward(LOG_PROBS, REF, torch.tensor([0, 0, 2]), 3, coefficient=0.1)
+    assert rewards.tolist() == pytest.approx([-0.05, 0.13, 0.0])
+    assert current.item() == pytest.approx(-0.2)
+    squared, _ = kl_in_reward(LOG_PROBS, REF, torch.tensor([0, 0, 2]), 3, coefficient=0.1, kind="k2")
+    assert squared.tolist() == pytest.approx([-0.0125, -0.0845, 0.0])
+    nothing, current = kl_in_reward(LOG_PROBS[:0], REF[:0], torch.zeros(0, dtype=torch.int64), 2, coefficient=0.1)
+    assert (nothing.shape, current.item()) == ((0,), 0.0)
+
+
+def test_kl_in_reward_has_no_gradient_and_sums_bfloat16_in_float32():
+    log_probs = LOG_PROBS.bfloat16().requires_grad_()
+    rewards, current = kl_in_reward(log_probs, REF.bfloat16(), torch.tensor([0, 0, 0]), 1, coefficient=1.0)
+    assert rewards.dtype == current.dtype == torch.float32
+    assert not rewards.requires_grad

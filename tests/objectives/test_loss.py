@@ -144,6 +144,16 @@ def test_an_advantage_of_0_teaches_nothing(recipe):
     assert torch.equal(inputs.log_probs.grad, torch.zeros_like(inputs.log_probs))
 
 
+def test_the_length_of_dr_grpo_is_the_configs_or_else_the_runs():
+    answers = random_answers(1)
+    inputs, totals = pack(answers), totals_of(answers)
+    by_run = objective(inputs, ActorConfig(recipe="dr_grpo"), totals).loss.item()
+    by_config = objective(inputs, ActorConfig(recipe="dr_grpo", loss_scale_factor=4 * MAX_LENGTH), totals).loss.item()
+    assert by_run == pytest.approx(4 * by_config)
+    with pytest.raises(BadValueError, match="a length of 0 cannot divide a loss"):
+        objective(inputs, ActorConfig(recipe="dr_grpo", loss_scale_factor=0), totals)
+
+
 def test_a_nan_that_counts_is_seen():
     answers = random_answers(6)
     broken = pack(answers).log_probs.detach().clone()

@@ -192,6 +192,15 @@ def test_a_ratio_far_away_overflows_nowhere(name):
         assert torch.tensor([loss, gradient, *metrics.values()]).isfinite().all()
 
 
+def test_the_exponent_is_held_within_20_for_tokens_and_10_for_answers():
+    # beyond it neither value nor gradient moves
+    given = {"clip_ratio_c": float("inf"), "old": -50.0}
+    assert one_token(25.0, -1.0, loss_mode="vanilla", **given)[:2] == (pytest.approx(exp(20)), 0.0)
+    assert one_token(15.0, -1.0, loss_mode="vanilla", **given)[:2] == (pytest.approx(exp(15)), pytest.approx(exp(15)))
+    assert one_token(15.0, -1.0, loss_mode="gspo", **given)[:2] == (pytest.approx(exp(10)), 0.0)
+    assert one_token(9.0, -1.0, loss_mode="gspo", **given)[:2] == (pytest.approx(exp(9)), pytest.approx(exp(9)))
+
+
 def test_importance_weights_multiply_the_loss_and_have_no_gradient():
     answers = random_answers(1)
     weights = torch.rand(len(pack(answers).log_probs), dtype=torch.float64, requires_grad=True)

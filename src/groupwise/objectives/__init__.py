@@ -18,6 +18,7 @@ from groupwise.objectives.kl import (
     AdaptiveKLController,
     FixedKLController,
     get_kl_controller,
+    kl_in_reward,
     kl_penalty,
 )
 from groupwise.objectives.loss import combine_metrics, objective
@@ -48,6 +49,7 @@ __all__ = [
     "combine_metrics",
     "get_kl_controller",
     "get_policy_loss_fn",
+    "kl_in_reward",
     "kl_penalty",
     "objective",
     "plan",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from groupwise.config import read
 from groupwise.errors import BadValueError, unknown_name
-from groupwise.types import Float
+from groupwise.objectives.inputs import Layout
+from groupwise.types import Float, Int
 
 # exp(20) is 5e8: a log-ratio beyond this says no more than that the policies have nothing in common.
 MAX_LOG_RATIO = 20.0
@@ -72,6 +74,27 @@ def kl_penalty(
         return value
     carrier = k2(logprob, ref_logprob)
     return carrier - carrier.detach() + value.detach()
+
+
+@torch.no_grad()
+def kl_in_reward(
+    log_probs: Float[Tensor, "L"],
+    ref_log_probs: Float[Tensor, "L"],
+    sequence_ids: Int[Tensor, "L"],
+    num_answers: int,
+    coefficient: float,
+    kind: str = "kl",
+) -> tuple[Float[Tensor, "L"], Float[Tensor, ""]]:
+    """-coefficient * KL of every token, to be added to its reward, and the KL that a controller's `update` asks for.
+
+    The latter is the mean over answers of the mean over their tokens; without a token, 0. `log_probs` are those of the
+    policy that sampled. Summed over an answer's tokens the first is what its score loses. https://arxiv.org/abs/1909.08593.
+    """
+    answers = torch.arange(num_answers, device=sequence_ids.device)
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    layout = Layout(sequence_ids, answers, None, dtype)
+    kl = kl_penalty(log_probs.to(dtype), ref_log_probs.to(dtype), kind)
+    return -coefficient * kl, layout.mean(kl).sum() / (layout.lengths > 0).sum().clamp_min(1)
 
 
 class FixedKLController:

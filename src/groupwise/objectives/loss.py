@@ -25,7 +25,8 @@ def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOu
     and so is its gradient. The metrics are parts as well: `combine_metrics`.
     """
     chosen = plan(config)
-    totals = replace(totals, max_length=config.loss_scale_factor or totals.max_length)
+    if config.loss_scale_factor is not None:
+        totals = replace(totals, max_length=config.loss_scale_factor)
     tokens, losses = surrogate_losses(inputs, chosen, inputs.selected)
     loss = aggregate(losses.values, inputs.layout, totals, chosen.aggregate)
     metrics = {"actor/pg_loss": loss.detach(), **ratio_metrics(tokens, losses, totals)}

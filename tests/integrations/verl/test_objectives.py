@@ -148,6 +148,24 @@ def test_kl_controllers(kind):
         assert ours.value == pytest.approx(theirs.value, rel=1e-14)
 
 
+@pytest.mark.parametrize("kind", ["kl", "low_var_kl", "k2"])
+def test_kl_in_reward(kind):
+    from verl import DataProto
+    from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+
+    for seed in SEEDS:
+        # an empty answer counts in verl's mean over answers
+        old, log_prob, _, mask, _ = random_batch(seed, empty=False)
+        fields = {"token_level_scores": torch.zeros_like(old), "old_log_probs": log_prob, "ref_log_prob": old}
+        data = DataProto.from_dict(tensors=fields | {"response_mask": mask})
+        data, metrics = apply_kl_penalty(data, core_algos.FixedKLController(0.3), kl_penalty=kind)
+        counted = mask.bool()
+        ids = torch.arange(len(mask))[:, None].expand(mask.shape)[counted]
+        rewards, current = objectives.kl_in_reward(log_prob[counted], old[counted], ids, len(mask), 0.3, kind)
+        torch.testing.assert_close(rewards, data.batch["token_level_rewards"][counted], rtol=1e-12, atol=1e-12)
+        assert current.item() == pytest.approx(metrics["actor/reward_kl_penalty"], rel=1e-6)
+
+
 def test_the_registry_has_verls_names():
     assert {*NAMES, "reinforce"} == set(LOSS_MODES)
 
