@@ -182,7 +182,9 @@ def test_a_number_that_is_not_finite_changes_nothing_and_is_counted(bad):
     weights, (moments, numbers) = weights_of(policy), updater.state()
     moments = {name: moment.clone() for name, moment in moments.items()}
     is_bad = True
-    assert updater.step(GROUPS, ADVANTAGES)["update/skipped"] == 1
+    metrics = updater.step(GROUPS, ADVANTAGES)
+    assert metrics["update/skipped"] == 1
+    assert "grad_norm" not in metrics
     assert all(torch.equal(weights[name], weight) for name, weight in weights_of(policy).items())
     after, numbers_after = updater.state()
     assert all(torch.equal(moments[name], moment) for name, moment in after.items())
@@ -283,3 +285,24 @@ def test_tokens_selected_over_the_step_reach_their_micro_batches():
     assert len(seen) > 1
     for log_probs, selected in seen:
         assert torch.equal(selected, log_probs < -3)
+
+
+def test_a_batch_without_a_token_to_learn_from_changes_nothing():
+    policy = tiny_policy()
+    before = weights_of(policy)
+    failed = tuple(answer.judged(None, {}, "raised") for answer in GROUPS[0].completions)
+    metrics = updater_for(policy).step([replace(GROUPS[0], completions=failed)], [0.0] * 3)
+    assert metrics["loss"] == metrics["grad_norm"] == metrics["update/skipped"] == 0
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(policy).items())
+
+
+def test_an_engine_without_log_probs_is_not_compared_with():
+    silent = tuple(replace(answer, log_probs=()) for answer in GROUPS[0].completions)
+    policy = tiny_policy()
+    alone = updater_for(policy).step([replace(GROUPS[0], completions=silent)], [1.0, 0.0, -1.0])
+    assert "rollout/log_prob_gap" not in alone
+    groups = [replace(GROUPS[0], completions=(silent[0], *GROUPS[0].completions[1:]))]
+    expected = updater_for(tiny_policy()).log_probs(groups)[1:]
+    found = updater_for(tiny_policy()).step(groups, [1.0, 0.0, -1.0])["rollout/log_prob_gap"]
+    # The sampler is recorded as having said 0 of every token.
+    assert found == pytest.approx(torch.cat(expected).abs().mean().item())

@@ -68,8 +68,9 @@ def save_model(policy: Policy, folder: Path) -> None:
 @contextmanager
 def _without_bars() -> Iterator[None]:
     """The progress of loading a file is not what a console is for; transformers shows it unless told."""
-    from transformers.utils import logging
+    from transformers.utils import logging as untyped_logging
 
+    logging: Any = untyped_logging
     was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -100,6 +101,7 @@ def _source(path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _load(what: str, source: str, options: dict[str, Any]) -> Any:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
@@ -107,7 +109,7 @@ def _load(what: str, source: str, options: dict[str, Any]) -> Any:
             return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
         weights = {} if "gguf_file" in options else {"use_safetensors": True}
         return AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, **weights, **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise BadValueError(f"model.path={source!r}: the {what} cannot be loaded: {reason}") from error
 

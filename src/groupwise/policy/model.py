@@ -87,6 +87,9 @@ class Policy:
         attention_mask: Tensor | None = None,
     ) -> Tensor:
         """Last hidden states [rows, tokens, width]; `attend` decides what sees what, else each row is causal."""
+        if attend is not None and attention_mask is None:
+            # A mask of four dimensions is taken as it stands: the model then builds none, which nobody would look at.
+            attention_mask = input_ids.new_zeros(1, 1, 1, 1)
         given = {"position_ids": position_ids, "attention_mask": attention_mask, "attend": attend}
         options = {name: value for name, value in given.items() if value is not None}
         output = self.model.base_model(input_ids=input_ids, use_cache=False, **options)

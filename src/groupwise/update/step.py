@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from groupwise.config import ActorConfig
 from groupwise.errors import BadValueError, GroupwiseWarning
-from groupwise.types import Float, Group
+from groupwise.types import Completion, Float, Group
 from groupwise.update.optimizer import Optimizer
 from groupwise.update.pack import Answer, MicroBatch, number_answers, pack
 from groupwise.update.schedule import learning_rate
@@ -150,7 +151,7 @@ class Updater:
 
     def _mini_batch(self, groups: Sequence[Group], advantages: Tensor) -> MiniBatch:
         answers, device = number_answers(groups), self._policy.device
-        sampled = [value for answer in answers for value in answer.completion.log_probs]
+        sampled = [value for answer in answers for value in _sampled(answer.completion)]
         return MiniBatch(
             answers,
             pack(answers, self._config.micro_batch_tokens, device, self._shares_prompts(answers)),
@@ -204,8 +205,10 @@ class Updater:
         for name, values in (("old_log_probs", mini.old), ("ref_log_probs", mini.ref), ("selected", mini.selected)):
             fields[name] = None if values is None else values[micro.tokens]
         present = found.log_probs.detach() if mini.old is None else mini.old[micro.tokens]
-        gap = (present.double() - mini.sampled[micro.tokens]).abs()
-        drift = {"rollout/log_prob_gap": gap.sum() / len(mini.sampled), "rollout/log_prob_gap/max": gap.max()}
+        sampled = mini.sampled[micro.tokens]
+        gap = torch.where(sampled.isnan(), 0.0, (present.double() - sampled).abs())
+        known = (~mini.sampled.isnan()).sum()
+        drift = {"rollout/log_prob_gap": gap.sum() / known, "rollout/log_prob_gap/max": gap.max()}
         return loss_of(fields), drift
 
     def _choose(self, select: Select, mini: MiniBatch) -> Tensor:
@@ -261,14 +264,22 @@ def _combine(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     return {name: (values.max() if name.endswith("/max") else values.sum()).item() for name, values in columns.items()}
 
 
+def _sampled(completion: Completion) -> tuple[float, ...]:
+    """What the sampler said of every token; an engine that says nothing is not taken to have said 0."""
+    is_known = len(completion.log_probs) == len(completion.token_ids)
+    return completion.log_probs if is_known else (math.nan,) * len(completion.token_ids)
+
+
 def _average(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of a batch from those of its optimiser steps: means, and of `.../max` and of skips what they say."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    """The metrics of a batch from its optimiser steps': means, the largest of `.../max`, the number of skips.
+
+    What is not a finite number in any of them is left out.
+    """
     found = {}
-    for name in names:
-        values = [row[name] for row in rows if name in row]
-        if name.endswith("/max"):
-            found[name] = max(values)
-        else:
-            found[name] = sum(values) / (1 if name == "update/skipped" else len(values))
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if name in row and math.isfinite(row[name])]
+        if name == "update/skipped":
+            found[name] = sum(values)
+        elif values:
+            found[name] = max(values) if name.endswith("/max") else sum(values) / len(values)
     return found
