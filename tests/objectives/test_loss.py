@@ -212,6 +212,18 @@ def test_metrics_are_detached_tensors():
     assert all(value.shape == () and not value.requires_grad for value in outputs.metrics.values())
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_gradient_goes_through_the_policy_alone(recipe):
+    answers = random_answers(0)
+    old, advantages = (
+        getattr(pack(answers), name).clone().requires_grad_() for name in ("old_log_probs", "advantages")
+    )
+    inputs = pack(answers, old_log_probs=old, advantages=advantages)
+    objective(inputs, full(recipe), totals_of(answers)).loss.backward()
+    assert inputs.log_probs.grad is not None
+    assert (old.grad, advantages.grad) == (None, None)
+
+
 def test_inputs_are_not_changed():
     answers = random_answers(0)
     inputs = pack(answers)
