@@ -86,10 +86,10 @@ class Rows:
 
 
 @st.composite
-def batches(draw, values=scores_in_range, min_size=2, min_groups=1, max_groups=6):
+def batches(draw, values=scores_in_range, min_size=2, min_groups=1, max_groups=4):
     """Groups of different sizes in mixed order; the first has at least three answers."""
-    first = draw(st.integers(max(3, min_size), 7))
-    sizes = [first, *draw(st.lists(st.integers(min_size, 7), min_size=min_groups - 1, max_size=max_groups - 1))]
+    first = draw(st.integers(max(3, min_size), 6))
+    sizes = [first, *draw(st.lists(st.integers(min_size, 5), min_size=min_groups - 1, max_size=max_groups - 1))]
     labels = draw(st.permutations([f"prompt {g}" for g, size in enumerate(sizes) for _ in range(size)]))
     count = len(labels)
     columns = [draw(st.lists(kind, min_size=count, max_size=count)) for kind in (values, coarse, st.integers(1, 9))]

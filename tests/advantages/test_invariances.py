@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from groupwise.advantages import CONVENTIONS, get_adv_estimator_fn
 from samples import BATCH_WIDE, CASES, PER_GROUP, Rows, at_the_end, batches, coarse, dyadic, f64, same_bits
 
-few = settings(max_examples=25)
+few = settings(max_examples=15)
 every_case = pytest.mark.parametrize("name", CASES)
 exact_scores = st.one_of(dyadic, coarse)
 
@@ -201,9 +201,9 @@ def test_float32_scores_lose_nothing_before_the_end(name, rows):
 
 
 @every_case
-@few
-@given(rows=batches())
-def test_a_second_call_gives_the_same_bits(name, rows):
+def test_a_second_call_gives_the_same_bits(name):
+    scores = torch.rand(300, dtype=torch.float64).tolist()
+    rows = Rows(scores, scores[::-1], list(range(1, 301)), [row % 37 for row in range(300)])
     assert same_bits(CASES[name](rows), CASES[name](rows))
 
 
