@@ -72,3 +72,11 @@ def test_half_precision_logits_are_normalised_in_float32():
         logits = head(hidden.bfloat16()).float()
     expected = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     torch.testing.assert_close(found.log_probs, expected, atol=1e-6, rtol=0)
+
+
+def test_an_entropy_that_is_only_looked_at_has_no_gradient():
+    head, hidden, tokens = example()
+    found = token_statistics(head, hidden, tokens, VOCAB, entropy=True, entropy_gradient=False)
+    torch.testing.assert_close(found.entropy, by_hand(head, hidden, tokens, 1.0)[1].detach(), atol=1e-13, rtol=0)
+    assert not found.entropy.requires_grad
+    assert found.log_probs.requires_grad

@@ -36,6 +36,7 @@ def token_statistics(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    entropy_gradient: bool = True,
     sum_pi_squared: bool = False,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenStatistics:
@@ -53,6 +54,8 @@ def token_statistics(
         log_probs = logits.gather(-1, targets[:, None])[:, 0] - log_normaliser
         if not (entropy or sum_pi_squared):
             return log_probs, None, None
+        if not entropy_gradient:
+            logits, log_normaliser = logits.detach(), log_normaliser.detach()
         probs = (logits - log_normaliser[:, None]).exp()
         spread = log_normaliser - (probs * logits).sum(-1) if entropy else None
         squares = probs.detach().square().sum(-1) if sum_pi_squared else None

@@ -107,6 +107,7 @@ class Policy:
         *,
         temperature: float = 1.0,
         entropy: bool = False,
+        entropy_gradient: bool = True,
         sum_pi_squared: bool = False,
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> TokenStatistics:
@@ -118,6 +119,7 @@ class Policy:
             self.vocab_size,
             temperature=temperature,
             entropy=entropy,
+            entropy_gradient=entropy_gradient,
             sum_pi_squared=sum_pi_squared,
             chunk_elements=chunk_elements,
         )

@@ -191,9 +191,12 @@ class Updater:
     def _loss(
         self, micro: MicroBatch, mini: MiniBatch, loss_of: Callable[[Fields], LossOutputs]
     ) -> tuple[LossOutputs, dict[str, Tensor]]:
-        wants_entropy = self._config.entropy_coeff != 0
         found = self._policy.token_statistics(
-            micro.hidden(self._policy), micro.targets, temperature=self._temperature, entropy=wants_entropy
+            micro.hidden(self._policy),
+            micro.targets,
+            temperature=self._temperature,
+            entropy=True,
+            entropy_gradient=self._config.entropy_coeff != 0,
         )
         fields = {
             "log_probs": found.log_probs,
