@@ -4,11 +4,14 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from transformers import MistralConfig, MistralForCausalLM
 
-from groupwise.errors import BadValueError
-from groupwise.update import pack
+from groupwise.config import ActorConfig
+from groupwise.errors import BadValueError, GroupwiseWarning
+from groupwise.policy.load import wrap
+from groupwise.update import Updater, pack
 from groupwise.update.pack import number_answers
-from tiny_models import random_groups, tiny_policy
+from tiny_models import random_groups, tiny_policy, tiny_tokenizer
 
 PROMPTS = [3, 9, 5, 1]
 ANSWERS = [[4, 1, 7], [1, 1], [12, 30, 2, 2, 2], [5]]
@@ -86,3 +89,20 @@ def test_every_token_of_every_answer_stands_in_one_micro_batch():
 def test_an_answer_over_the_budget_is_refused():
     with pytest.raises(BadValueError, match=r"takes 34 tokens .* actor.micro_batch_tokens=20"):
         pack(number_answers(random_groups(PROMPTS, ANSWERS)), 20, CPU)
+
+
+def test_a_model_that_looks_back_a_window_gets_each_answer_in_a_row_of_its_own():
+    config = MistralConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=16, initializer_range=0.3, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    policy = wrap(MistralForCausalLM(config).double(), tiny_tokenizer())
+    groups = random_groups(PROMPTS, ANSWERS)
+    updater = Updater(policy, ActorConfig(), lambda lengths, prompt_ids: None, total_steps=1)
+    with pytest.warns(GroupwiseWarning, match="see 16 tokens back, and an answer with its prompt is longer"):
+        found = torch.cat(updater.log_probs(groups))
+    expected = log_probs_alone(policy, number_answers(groups), temperature=1.0)
+    assert (found - expected).abs().max() < 1e-12
+    short = random_groups([3, 4], [[5, 2], [10]])
+    expected = log_probs_alone(policy, number_answers(short), temperature=1.0)
+    assert (torch.cat(updater.log_probs(short)) - expected).abs().max() < 1e-12
