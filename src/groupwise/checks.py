@@ -47,6 +47,13 @@ RULES: dict[str, Rule] = {
 }
 
 
+_NOT_IN_THE_LOOP = {
+    "use_kl_in_reward": "put the KL penalty into the loss: actor.use_kl_loss=true",
+    "use_pf_ppo": "it resamples the batch behind the back of the groups; leave it off",
+    "rollout_correction": "the embedded engine samples with the weights that are trained; leave it out",
+}
+
+
 def check_config(config: RunConfig) -> None:
     """Raise BadValueError for the first setting out of its range, by key, value, reason and remedy."""
     for key, (allowed, reason) in RULES.items():
@@ -55,6 +62,13 @@ def check_config(config: RunConfig) -> None:
             value = value[part]
         if value is not None and not allowed(value):
             raise BadValueError(f"{key}={value} {reason}")
+    for name, remedy in _NOT_IN_THE_LOOP.items():
+        if config.algorithm[name]:
+            raise BadValueError(f"algorithm.{name}={config.algorithm[name]} is not offered by this loop; {remedy}")
+    if config.algorithm.filter_groups and config.algorithm.filter_groups.enable:
+        raise BadValueError(
+            "algorithm.filter_groups.enable=True is not offered by this loop; groups without a signal get advantage 0"
+        )
     actor, data = config.actor, config.data
     if actor.ppo_mini_batch_size and data.train_batch_size % actor.ppo_mini_batch_size:
         raise BadValueError(

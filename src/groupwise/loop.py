@@ -23,7 +23,7 @@ from groupwise.evaluation import evaluate
 from groupwise.observe import Console
 from groupwise.parts import Parts
 from groupwise.signals import StopRequest
-from groupwise.store.checkpoint import Checkpoint, load_newest, save_checkpoint
+from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_checkpoint
 from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
 from groupwise.types import Sampling
 
@@ -110,7 +110,10 @@ class Run:
             self.parts.load(checkpoint.tensors, checkpoint.numbers)
             self.step, self._bad_in_a_row = checkpoint.step, checkpoint.numbers["bad_in_a_row"]
             self.console.note(f"resumed after step {self.step}")
+            # A run killed between a checkpoint and the removal of an older one left one too many.
+            rotate(self._checkpoints, self.step, self.config.trainer.max_ckpt_to_keep)
         self.metrics.cut_back(checkpoint.numbers["metrics_size"] if checkpoint else 0)
+        self.console.progress.recall(self.metrics.rows())
         forget_rollouts(self._rollouts, self.step)
 
     def _keep(self, write: Callable[..., Any], *arguments: Any) -> None:

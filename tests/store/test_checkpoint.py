@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groupwise.store import checkpoint as store
-from groupwise.store.checkpoint import Checkpoint, load_newest, save_checkpoint
+from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_checkpoint
 
 
 def make(step):
@@ -43,6 +43,12 @@ def test_the_newest_by_number_is_taken_and_the_oldest_are_rotated_away(tmp_path)
     saved(tmp_path, 9, 10, 999999, 1000000, keep=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000010", "step_1000000", "step_999999"]
     assert load_newest(tmp_path)[0].step == 1000000
+
+
+def test_rotation_leaves_later_folders_that_may_be_damaged(tmp_path):
+    saved(tmp_path, 1, 2, 3, 4)
+    rotate(tmp_path, 3, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000002", "step_000003", "step_000004"]
 
 
 def test_a_step_saved_again_replaces_the_first(tmp_path):

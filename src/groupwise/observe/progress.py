@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -45,6 +45,12 @@ class Progress:
             self.accuracies.append(self.latest["eval/accuracy"])
         self.tokens_per_second = self._rate(now - self._last_time)
         self._last_time = now
+
+    def recall(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """What a resumed run did before: it belongs to the history, and says nothing about the pace of today."""
+        for metrics in rows:
+            self.update(metrics)
+        self._first, self._last_time = None, self._clock()
 
     @property
     def share(self) -> float:

@@ -59,9 +59,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     sync(folder)
-    for _, old in _folders(folder)[:-keep] if keep else []:
-        shutil.rmtree(old)
+    rotate(folder, checkpoint.step, keep)
     return final
+
+
+def rotate(folder: Path, newest: int, keep: int) -> None:
+    """Keep the `keep` checkpoints up to step `newest`, which must be one that verifies."""
+    for _, old in [found for found in _folders(folder) if found[0] <= newest][:-keep]:
+        shutil.rmtree(old)
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
