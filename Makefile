@@ -9,8 +9,8 @@ PEER_TESTS := pytest hypothesis jaxtyping beartype
 
 .PHONY: train test check format lint types test-integrations bench-cpu mutation clean
 
-train: $(READY)  ## the smallest end-to-end example: scores of two prompts to advantages
-	$(BIN)/python examples/first_advantages.py
+train: $(READY)  ## teach the small model that comes with the package; ends with a model and a report under runs/
+	$(BIN)/groupwise train
 
 test: $(READY)  ## the whole suite, without a GPU and without other people's packages
 	$(BIN)/python -m pytest

@@ -5,7 +5,7 @@ import torch
 
 from groupwise.advantages import OUTCOME_ESTIMATORS, advantages_from_scores
 from groupwise.config import AlgoConfig
-from groupwise.errors import BadValueError
+from groupwise.errors import BadValueError, UnknownNameError
 from groupwise.judging import Judge
 from groupwise.types import Completion, Group, Prompt, Task
 
@@ -102,6 +102,11 @@ def test_the_running_baseline_knows_a_question_across_steps_and_is_state():
 def test_an_estimator_the_loop_cannot_feed_is_refused_by_name():
     with pytest.raises(BadValueError, match=r"algorithm\.adv_estimator='gae' needs what this loop does not make"):
         judge("gae")
+
+
+def test_a_mistyped_estimator_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="unknown advantage estimator 'grop'; the nearest is 'grpo'"):
+        judge("grop")
 
 
 @pytest.mark.parametrize("name", sorted(OUTCOME_ESTIMATORS))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from groupwise.advantages import OUTCOME_ESTIMATORS, RunningBaseline, advantages_from_scores
+from groupwise.advantages import OUTCOME_ESTIMATORS, RunningBaseline, advantages_from_scores, get_adv_estimator_fn
 from groupwise.advantages.scores import find_equation
 from groupwise.config import AlgoConfig
 from groupwise.errors import BadValueError
@@ -30,6 +30,7 @@ class Judge:
 
     def __init__(self, algorithm: AlgoConfig) -> None:
         name = algorithm.adv_estimator
+        get_adv_estimator_fn(name)
         if name not in OUTCOME_ESTIMATORS:
             raise BadValueError(
                 f"algorithm.adv_estimator={name!r} needs what this loop does not make (values of a critic, rewards "
