@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,9 @@ from groupwise.advantages import (
     advantages_from_scores,
 )
 from groupwise.advantages.health import BROKEN, KINDS
+from groupwise.checks import check_config
+from groupwise.config import RunConfig
+from groupwise.overrides import leaf_types, read_overrides
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -167,6 +172,32 @@ def test_every_link_inside_the_project_leads_somewhere(page):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.M)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def commands():
+    """Every `groupwise ...` of the documentation's shell blocks, a trailing backslash continued."""
+    for page in PAGES:
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["groupwise"]:
+                    yield pytest.param(words[1:], id=f"{page.name}: {line.strip()[:60]}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_every_command_shown_is_understood(words):
+    assert words[0] in {"train", "eval", "sample", "--help"}
+    config, _ = read_overrides([word for word in words[1:] if "=" in word])
+    check_config(config)
+
+
+def test_the_page_of_settings_is_the_settings():
+    """After a change of config.py or checks.py: python scripts/write_settings.py"""
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))["render"](page) == page
+    # With the sections that are off by default, whose keys stand there as well.
+    keys = set(leaf_types(RunConfig))
+    assert {key for key in keys if f"| `{key}` |" in page} == keys
 
 
 def test_layers_import_only_from_above():

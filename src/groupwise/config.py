@@ -61,9 +61,13 @@ class KLControlConfig(Section):
     """The coefficient of the KL penalty: `fixed`, or `adaptive` (https://arxiv.org/abs/1909.08593)."""
 
     type: str = "fixed"
+    """fixed, or adaptive: it grows while the KL is above the target and shrinks below it."""
     kl_coef: float = 0.001
+    """The weight of the penalty; where it starts, if adaptive."""
     horizon: int = 10000
+    """Adaptive: the weight changes by at most a fifth over so many answers."""
     target_kl: float = 0.1
+    """Adaptive: the KL to hold."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,13 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): drop groups whose `metric` is the same for every answer and sample others."""
 
     enable: bool = False
+    """True samples further prompts in place of groups without a signal."""
     metric: str | None = None
+    """What is compared inside a group, in verl's names: score, seq_reward, acc, ..."""
     max_num_gen_batches: int = 0
+    """Batches to sample at most before giving up; 0 is without a limit."""
     max_inflight_gen_batches: int = 1
+    """verl's; batches sampled at the same time."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +98,17 @@ class AlgoConfig(Section):
     norm_adv_by_std_in_grpo: bool = True
     """False switches the division by the group's standard deviation off in every estimator that has one."""
     use_kl_in_reward: bool = False
+    """True takes the KL to the reference policy off the reward instead of adding it to the loss."""
     kl_penalty: str = "kl"
+    """The KL estimator for that: kl, abs, mse or low_var_kl, with a + behind for the unbiased gradient."""
     kl_ctrl: KLControlConfig = field(default_factory=KLControlConfig)
     use_pf_ppo: bool = False
+    """verl's; refused here: it resamples the batch behind the back of the groups."""
     pf_ppo: Mapping[str, Any] = field(default_factory=dict)
+    """verl's, for `use_pf_ppo`."""
     filter_groups: FilterGroupsConfig | None = None
     rollout_correction: Mapping[str, Any] | None = None
+    """verl's; for rollouts from another engine than the one that is trained."""
     gdpo_reward_keys: tuple[str, ...] | None = None
     """The parts of the reward that GDPO normalises apart, as named by the reward function."""
     gdpo_reward_weights: tuple[float, ...] | None = None
@@ -145,7 +158,9 @@ class DataConfig(Section):
     difficulty: int = 2
     """How hard the built-in task is; what the number means is the task's own (digits, for sums)."""
     train_files: tuple[str, ...] = ()
+    """Parquet or jsonl files to train on; none takes the built-in task."""
     val_files: tuple[str, ...] = ()
+    """Files to evaluate on; none takes held-out questions of the built-in task, and with `train_files` nothing."""
     train_batch_size: int = 32
     """Prompts per step."""
     val_size: int = 256
@@ -157,6 +172,7 @@ class DataConfig(Section):
     max_response_length: int = 16
     """Tokens, the end-of-sequence token included."""
     shuffle: bool = True
+    """Every pass through `train_files` in an order of its own; False keeps the order of the files."""
     max_bad_rows: float = 0.05
     """Share of unreadable rows in the data files above which a run is refused."""
 
@@ -168,7 +184,9 @@ class RolloutConfig(Section):
     n: int = 16
     """Answers per prompt: the size of a group."""
     temperature: float = 1.0
+    """Of the sampling, and of the log-probabilities that are trained."""
     top_p: float = 1.0
+    """Keep the likeliest tokens that together have this probability; 1 keeps every token."""
     top_k: int = 0
     """0 keeps every token."""
     max_num_seqs: int = 512
@@ -188,12 +206,17 @@ class OptimConfig(Section):
     """AdamW and its schedule."""
 
     lr: float = 2e-4
+    """The highest learning rate of the run."""
     weight_decay: float = 0.0
+    """AdamW's."""
     betas: tuple[float, float] = (0.9, 0.99)
+    """AdamW's."""
     lr_warmup_steps: int = 0
+    """Steps over which the rate rises to `lr`."""
     lr_scheduler_type: str = "linear"
     """constant, linear or cosine: from lr to `min_lr_ratio` of it over the run."""
     min_lr_ratio: float = 0.1
+    """What is left of `lr` in the last step."""
 
 
 @dataclass(frozen=True)
@@ -205,36 +228,50 @@ class ActorConfig(Section):
     loss_mode: str | None = None
     """The surrogate by verl's name (vanilla, gspo, cispo, ...), over the recipe's."""
     loss_agg_mode: str | None = None
+    """How token losses become one number: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-sum-norm,
+    seq-mean-token-mean or prompt-mean."""
     loss_scale_factor: int | None = None
     """The length that `seq-mean-token-sum-norm` divides by; None is the longest answer the run allows."""
     clip_ratio: float | None = None
     """Both bounds at once, for the one that is not given apart."""
     clip_ratio_low: float | None = None
+    """How far the ratio may fall below 1."""
     clip_ratio_high: float | None = None
+    """How far the ratio may rise above 1."""
     clip_ratio_c: float | None = None
     """Dual clip: the bound on the ratio where the advantage is negative."""
     tau_pos: float | None = None
     """SAPO: how sharp the gate is where the advantage is positive."""
     tau_neg: float | None = None
+    """SAPO: the same where the advantage is negative."""
     clip_cov_ratio: float | None = None
     """Clip-Cov: the share of tokens that lose their gradient, of those with a covariance between lb and ub."""
     clip_cov_lb: float | None = None
+    """Clip-Cov: the lower bound."""
     clip_cov_ub: float | None = None
+    """Clip-Cov: the upper bound."""
     kl_cov_ratio: float | None = None
-    """KL-Cov: the share of tokens, highest covariance first, that get a KL penalty of weight `ppo_kl_coef`."""
+    """KL-Cov: the share of tokens, highest covariance first, that get a KL penalty."""
     ppo_kl_coef: float | None = None
+    """KL-Cov: the weight of the penalty."""
     dro_beta: float | None = None
     """DRO: the weight of the squared log-ratio; it has no default."""
     use_kl_loss: bool = False
+    """True adds the KL to a frozen copy of the first policy to the loss."""
     kl_loss_coef: float = 0.001
+    """Its weight."""
     kl_loss_type: str = "low_var_kl"
+    """Its estimator: kl, abs, mse or low_var_kl, with a + behind for the unbiased gradient."""
     entropy_coeff: float = 0.0
+    """The weight of an entropy bonus."""
     ppo_epochs: int = 1
+    """Passes over a batch."""
     ppo_mini_batch_size: int | None = None
     """Prompts per optimiser step; None takes the whole batch in one step."""
     micro_batch_tokens: int = 16384
     """Tokens per forward and backward pass; the loss and the gradient do not depend on it."""
     grad_clip: float = 1.0
+    """The largest norm of a gradient; a larger one is scaled down to it."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 
 
@@ -245,10 +282,15 @@ class TrainerConfig(Section):
     run_dir: str | None = None
     """The run's folder; None makes a fresh one under runs/."""
     total_training_steps: int = 100
+    """Batches to train on."""
     seed: int = 0
+    """Of the prompts, of every answer, and of whatever else is drawn."""
     save_freq: int = 20
+    """Steps from one checkpoint to the next."""
     test_freq: int = 10
+    """Steps from one evaluation to the next."""
     max_ckpt_to_keep: int = 2
+    """Checkpoints kept; older ones are removed."""
     num_threads: int | None = None
     """CPU threads; None takes torch's choice. Part of what makes a run repeatable."""
     max_bad_steps: int = 3
