@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "groupwise"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # Every stage may know these, and they know no stage.
-SHARED = {"types", "errors", "config"}
+SHARED = {"types", "errors", "config", "sections"}
 # A folder is a stage, or shows what the stages do. The files beside the folders join them: the loop and its helpers.
 STAGES = {"tasks", "rollout", "rewards", "advantages", "objectives", "policy", "update", "observe", "store"}
 OTHER_FOLDERS = {"integrations", "inspect", "assets"}
@@ -80,7 +80,7 @@ def test_the_advantages_import_torch_numpy_and_the_standard_library(module):
     assert tops <= allowed
 
 
-@pytest.mark.parametrize("module", ["groupwise", "groupwise.errors", "groupwise.config"])
+@pytest.mark.parametrize("module", ["groupwise", "groupwise.errors", "groupwise.config", "groupwise.sections"])
 def test_what_is_read_without_torch_imports_the_standard_library_only(module):
     tops = {name.partition(".")[0] for name in imports(TREES[module], module, lazy=True)}
     assert tops <= set(sys.stdlib_module_names) | {"groupwise"}
