@@ -12,10 +12,10 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from groupwise import config
 from groupwise.checks import RULES
 from groupwise.config import FilterGroupsConfig, RunConfig, Section
 from groupwise.overrides import VERL_NAMES
@@ -24,28 +24,26 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 _MARKED = re.compile(r"(<!-- written by scripts/write_settings.py: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
-def docstrings() -> dict[tuple[str, str], str]:
-    """(class, field) -> the text under the field, in one line."""
+def meanings(section: type[Section]) -> dict[str, str]:
+    """The text under each field, in one line."""
+    body = ast.parse(inspect.getsource(section)).body[0]
+    assert isinstance(body, ast.ClassDef)
     found = {}
-    for node in ast.parse(inspect.getsource(config)).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for field, after in zip(node.body, node.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-                text = ast.literal_eval(after.value)
-                found[node.name, field.target.id] = " ".join(text.split())
+    for field, after in pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            found[field.target.id] = " ".join(ast.literal_eval(after.value).split())
     return found
 
 
 def settings(section: Section, prefix: str) -> Iterator[tuple[str, Any, str]]:
     """(key, default, meaning) of a section and of the sections in it."""
-    texts = docstrings()
+    texts = meanings(type(section))
     for name, value in section.items():
         inner = FilterGroupsConfig() if name == "filter_groups" else value
         if isinstance(inner, Section):
             yield from settings(inner, f"{prefix}{name}.")
         else:
-            yield prefix + name, value, texts[type(section).__name__, name]
+            yield prefix + name, value, texts[name]
 
 
 def table(section: Section, prefix: str) -> Iterator[str]:
