@@ -6,21 +6,38 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from groupwise.errors import BadValueError, GroupwiseError, MissingFieldError, UnknownNameError
+from groupwise.observe.text import printable
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Train language models with reinforcement learning and no critic.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train language models with reinforcement learning and no critic: every answer is judged against the other "
+    "answers to the same prompt.",
 )
 
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings, such as rollout.n=8")]
-BAD_INPUT, STOPPED = 2, 1
+Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="settings, such as rollout.n=8")]
+Model = Annotated[str, typer.Argument(metavar="RUN|MODEL", help="a run's folder, or a model's: folder, hub id, .gguf")]
+BAD_INPUT, STOPPED, INTERRUPTED = 2, 1, 130
+# What typer raises at a wrong option; it has no public name there.
+UsageError: Any = typer.BadParameter.__base__
+
+
+@app.callback(invoke_without_command=True)
+def groupwise(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="The version, and exit.")] = False
+) -> None:
+    if version:
+        from groupwise import __version__
+
+        print(f"groupwise {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(BAD_INPUT)
 
 
 @app.command()
@@ -42,7 +59,7 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="a run's folder, or a model")],
+    model: Model,
     settings: Settings = None,
 ) -> None:
     """Held-out accuracy, mean@n, pass@k and maj@n of a run's model, or of any model."""
@@ -54,7 +71,7 @@ def evaluate(
 
 @app.command()
 def sample(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="a run's folder, or a model")],
+    model: Model,
     prompt: Annotated[str | None, typer.Argument(help="what to ask; without it, held-out questions")] = None,
     settings: Settings = None,
 ) -> None:
@@ -68,21 +85,52 @@ def sample(
         print(line)
 
 
+@app.command()
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, finished or not")]) -> None:
+    """Write report.html into a run's folder: curves, answers, settings. A run writes its own when it ends."""
+    from groupwise.inspect import write_report
+
+    try:
+        print(write_report(run))
+    except OSError as error:
+        raise BadValueError(f"{run}: report.html cannot be written: {error.strerror}") from error
+
+
 def main() -> None:
     """The program: errors about what the caller gave are one line on standard error and exit code 2."""
     # The tokenizers' own threads would fight torch's.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # A program started with a stream closed has none; without this, the next file opened would stand in for it.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     try:
-        app()
+        code = app(prog_name="groupwise", standalone_mode=False)
     except (BadValueError, UnknownNameError, MissingFieldError) as error:
-        fail(error, BAD_INPUT)
+        code = fail(str(error), BAD_INPUT)
+    except UsageError as error:
+        code = fail(error.format_message(), BAD_INPUT)
     except GroupwiseError as error:
-        fail(error, STOPPED)
+        code = fail(str(error), STOPPED)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(STOPPED)
-
-
-def fail(error: Exception, code: int) -> None:
-    print(f"groupwise: {' '.join(str(error).split())}", file=sys.stderr)
+        code = STOPPED
+    _flush()
     sys.exit(code)
+
+
+def fail(message: str, code: int) -> int:
+    """One line, whatever the message says, and the code."""
+    print(f"groupwise: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _flush() -> None:
+    """What a reader that went away, or a full disk, did not take is dropped: Python would complain of it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")

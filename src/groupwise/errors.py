@@ -64,3 +64,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     nearest = get_close_matches(str(name), names, n=1, cutoff=0.0)
     hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
     return UnknownNameError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+
+
+def unwritten(what: str, run_dir: object, error: OSError) -> TrainingStoppedError:
+    """The end of a run that did not fit on the disk: nothing is lost that `--resume` does not make again."""
+    return TrainingStoppedError(
+        f"{what} could not be written to {run_dir} ({error.strerror or error}); make room there, and then: "
+        f"groupwise train --resume {run_dir}"
+    )

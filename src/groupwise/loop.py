@@ -13,40 +13,43 @@ This is the only module that knows all the stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from groupwise.config import RunConfig
-from groupwise.errors import TrainingStoppedError
+from groupwise.errors import TrainingStoppedError, unwritten
 from groupwise.evaluation import evaluate
 from groupwise.observe import Console
+from groupwise.overrides import as_dict, refuse_changes
 from groupwise.parts import Parts
 from groupwise.signals import StopRequest
+from groupwise.store.attempts import Attempts
 from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_checkpoint
 from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
-from groupwise.types import Sampling
+from groupwise.types import Group, Sampling
 
 # Far from every training step, so that evaluation draws random numbers of its own, the same every time.
 _EVALUATION_STEP = 1 << 40
 
 
-def train(config: RunConfig, parts: Parts, run_dir: Path, console: Console) -> int:
-    """Train from the newest checkpoint, or from the start, to the last step; the exit code."""
+def train(config: RunConfig, parts: Parts, run_dir: Path, console: Console, stop: StopRequest) -> bool:
+    """Train from the newest checkpoint, or from the start, to the last step or a signal; whether to the last."""
     run = Run(config, parts, run_dir, console)
     run.resume()
     last = config.trainer.total_training_steps
-    with StopRequest() as stop:
-        if run.step == 0 and not run.metrics.size:
-            run.record({"step": 0, **run.evaluate()})
-        while run.step < last and stop.exit_code is None:
-            row = run.train_step()
-            if run.step % config.trainer.test_freq == 0 or run.step == last:
-                row |= run.evaluate()
-            run.record(row)
-            if run.step % config.trainer.save_freq == 0 or run.step == last or stop.exit_code is not None:
-                run.save()
-    return stop.exit_code or 0
+    if run.step == 0 and not run.metrics.size:
+        run.record({"step": 0, **run.evaluate()})
+    while run.step < last and stop.exit_code is None:
+        row = run.train_step()
+        if run.step % config.trainer.test_freq == 0 or run.step == last:
+            row |= run.evaluate()
+        run.record(row)
+        if run.step % config.trainer.save_freq == 0 or run.step == last or stop.exit_code is not None:
+            run.save()
+    if run.step == last:
+        run.finish()
+    return run.step == last
 
 
 class Run:
@@ -58,6 +61,7 @@ class Run:
         self._rollouts, self._checkpoints = run_dir / "rollouts", run_dir / "checkpoints"
         self.step = 0
         self._bad_in_a_row = 0
+        self._attempt = Attempts(console.note)
 
     def train_step(self) -> dict[str, Any]:
         """One round of the algorithm; the row of metrics it earned."""
@@ -68,8 +72,8 @@ class Run:
         groups = clock("reward", lambda: parts.reward(groups))
         judgement = clock("advantage", lambda: parts.judge(groups))
         update = clock("update", lambda: parts.updater.step(groups, judgement.advantages))
-        clock("store", lambda: self._keep(write_rollouts, self._rollouts, self.step, groups, judgement.advantages))
-        self._count_bad_steps(update)
+        clock("store", lambda: self._keep_answers(groups, judgement.advantages))
+        self._check(update)
         num_tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
         return {"step": self.step, **judgement.metrics, **update, **clock.metrics(num_tokens)}
 
@@ -93,13 +97,32 @@ class Run:
         )
 
     def record(self, row: Mapping[str, Any]) -> None:
-        self.metrics.append(row)
+        self._attempt("metrics.jsonl", self.step, lambda: self.metrics.append(row))
         self.console.step(dict(row))
 
     def save(self) -> None:
-        numbers = {**self.parts.numbers(), "metrics_size": self.metrics.size, "bad_in_a_row": self._bad_in_a_row}
+        self._attempt("a checkpoint", self.step, self._save)
+
+    def finish(self) -> None:
+        try:
+            self.metrics.flush()
+        except OSError as error:
+            raise unwritten("metrics.jsonl", self.config.trainer.run_dir, error) from error
+
+    def _save(self) -> None:
+        # A checkpoint stands for the rows before it: they go first.
+        self.metrics.flush()
+        numbers = {
+            **self.parts.numbers(),
+            "metrics_size": self.metrics.size,
+            "bad_in_a_row": self._bad_in_a_row,
+            "config": as_dict(self.config),
+        }
         checkpoint = Checkpoint(self.step, self.parts.tensors(), numbers)
-        self._keep(save_checkpoint, self._checkpoints, checkpoint, self.config.trainer.max_ckpt_to_keep)
+        save_checkpoint(self._checkpoints, checkpoint, self.config.trainer.max_ckpt_to_keep)
+
+    def _keep_answers(self, groups: Sequence[Group], advantages: Sequence[float]) -> None:
+        self._attempt("the rollouts", self.step, lambda: write_rollouts(self._rollouts, self.step, groups, advantages))
 
     def resume(self) -> None:
         """Go back to the newest checkpoint that verifies: state, metrics and rollouts as they were then."""
@@ -107,28 +130,28 @@ class Run:
         for reason in reasons:
             self.console.note(reason)
         if checkpoint is not None:
+            refuse_changes(checkpoint.numbers["config"], self.config)
             self.parts.load(checkpoint.tensors, checkpoint.numbers)
             self.step, self._bad_in_a_row = checkpoint.step, checkpoint.numbers["bad_in_a_row"]
             self.console.note(f"resumed after step {self.step}")
             # A run killed between a checkpoint and the removal of an older one left one too many.
             rotate(self._checkpoints, self.step, self.config.trainer.max_ckpt_to_keep)
-        self.metrics.cut_back(checkpoint.numbers["metrics_size"] if checkpoint else 0)
+        if not self.metrics.cut_back(checkpoint.numbers["metrics_size"] if checkpoint else 0):
+            self.console.note("metrics.jsonl is shorter than it was: the rows that are missing stay missing")
         self.console.progress.recall(self.metrics.rows())
         forget_rollouts(self._rollouts, self.step)
 
-    def _keep(self, write: Callable[..., Any], *arguments: Any) -> None:
-        """A full disk costs what could not be written, not the run."""
-        try:
-            write(*arguments)
-        except OSError as error:
-            self.console.note(f"step {self.step}: not written, the run goes on: {error}")
-
-    def _count_bad_steps(self, update: Mapping[str, Any]) -> None:
+    def _check(self, update: Mapping[str, Any]) -> None:
+        """End a run that cannot recover. What it last saved is from before it went wrong."""
         self._bad_in_a_row = self._bad_in_a_row + 1 if update["update/skipped"] else 0
         if self._bad_in_a_row >= self.config.trainer.max_bad_steps:
             raise TrainingStoppedError(
                 f"the loss or gradient was not finite in {self._bad_in_a_row} steps in a row, the last of them step "
                 f"{self.step}; lower actor.optim.lr, or look at the last rollouts for answers that break the reward"
+            )
+        if not all(bool(weights.detach().isfinite().all()) for _, weights in self.parts.policy.parameters()):
+            raise TrainingStoppedError(
+                f"the weights are not finite after step {self.step}, and were not saved; lower actor.optim.lr"
             )
 
 

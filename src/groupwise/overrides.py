@@ -49,7 +49,11 @@ def read_overrides(arguments: Iterable[str], base: Mapping[str, Any] | None = No
 
 def load_config(path: Path) -> dict[str, Any]:
     """A nested dict from a YAML file; nothing in it is executed."""
-    container = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    try:
+        container = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (OSError, ValueError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        # AttributeError: the YAML library's own, at a tag whose value does not fit it.
+        raise BadValueError(f"{path} cannot be read as settings: {error}") from error
     if not isinstance(container, dict):
         raise BadValueError(f"{path} is not a mapping of settings")
     return typing.cast("dict[str, Any]", container)
@@ -181,3 +185,14 @@ def differences(old: Section, new: Section, prefix: str = "") -> list[str]:
         elif before != after:
             found.append(f"{prefix}{field.name}: {before!r} -> {after!r}")
     return found
+
+
+def refuse_changes(saved: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise BadValueError where a checkpoint was written under other settings. The folder may have moved since."""
+    before: RunConfig = build(RunConfig, saved)
+    trainer = dataclasses.replace(before.trainer, run_dir=config.trainer.run_dir)
+    if changed := differences(dataclasses.replace(before, trainer=trainer), config):
+        raise BadValueError(
+            f"config.yaml differs from the settings the checkpoint was written under: {'; '.join(changed)}; "
+            "put them back, or start a new run"
+        )

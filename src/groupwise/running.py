@@ -10,16 +10,17 @@ from typing import Any
 
 from groupwise.checks import check_config
 from groupwise.config import RunConfig
-from groupwise.errors import BadValueError
+from groupwise.errors import BadValueError, TrainingStoppedError, unwritten
 from groupwise.evaluation import evaluate
 from groupwise.inspect import write_report
 from groupwise.loop import train
 from groupwise.observe import Console
-from groupwise.overrides import build, differences, dump_config, load_config, read_overrides
+from groupwise.overrides import as_dict, build, differences, dump_config, load_config, read_overrides
 from groupwise.parts import Parts, as_prompts
-from groupwise.policy import save_model
+from groupwise.policy import Policy, save_model
+from groupwise.signals import StopRequest
 from groupwise.store.files import remove_litter, write_text
-from groupwise.store.folder import clear, fresh_folder, has_finished, is_run, replace_folder
+from groupwise.store.folder import abandon, clear, fresh_folder, has_finished, is_run, write_folder
 from groupwise.store.lock import RunLock
 from groupwise.types import Sampling, Task
 
@@ -27,19 +28,26 @@ from groupwise.types import Sampling, Task
 def start_run(config: RunConfig) -> int:
     """A new run in a folder that holds none; the exit code."""
     check_config(config)
-    run_dir = Path(config.trainer.run_dir) if config.trainer.run_dir else fresh_folder(Path("runs"), config.data.task)
+    run_dir = make_folder(config)
     config = replace(config, trainer=replace(config.trainer, run_dir=str(run_dir)))
-    if is_run(run_dir):
-        raise BadValueError(
-            f"trainer.run_dir={run_dir} already holds a run; go on with it by `groupwise train --resume {run_dir}`, "
-            "or choose another folder"
-        )
-    make_folder(run_dir)
     with RunLock(run_dir):
-        parts = Parts(config)
-        # Whatever lies here without a config.yaml is the litter of a start that did not get so far.
-        clear(run_dir)
-        write_text(run_dir / "config.yaml", dump_config(config))
+        # Under the lock: another process may have finished a run here since this one was called.
+        if is_run(run_dir):
+            raise BadValueError(
+                f"trainer.run_dir={run_dir} already holds a run; go on with it by `groupwise train --resume {run_dir}`"
+                ", or choose another folder"
+            )
+        try:
+            parts = Parts(config)
+        except BaseException:
+            abandon(run_dir)
+            raise
+        try:
+            # Whatever lies here without a config.yaml is the litter of a start that did not get so far.
+            clear(run_dir)
+            write_text(run_dir / "config.yaml", dump_config(config))
+        except OSError as error:
+            raise unwritable(run_dir, error) from error
         return work(config, parts, run_dir)
 
 
@@ -47,36 +55,59 @@ def resume_run(run_dir: Path, settings: Iterable[str]) -> int:
     """Go on with the run in a folder, under the settings it was started with; the exit code."""
     if not is_run(run_dir):
         raise BadValueError(f"--resume {run_dir}: there is no run there (no config.yaml); give the folder of a run")
-    saved = load_config(run_dir / "config.yaml")
-    config: RunConfig = build(RunConfig, saved)
-    asked, _ = read_overrides(settings, saved)
+    saved: RunConfig = build(RunConfig, load_config(run_dir / "config.yaml"))
+    # The folder may have moved since.
+    config = replace(saved, trainer=replace(saved.trainer, run_dir=str(run_dir)))
+    asked, _ = read_overrides(settings, as_dict(config))
     if changed := differences(config, asked):
         raise BadValueError(
             f"--resume {run_dir} goes on with the settings the run was started with, but these differ: "
             f"{'; '.join(changed)}; leave them out, or start a new run"
         )
+    if has_finished(run_dir):
+        print(f"{run_dir} has finished: {config.trainer.total_training_steps} steps; nothing to do")
+        return 0
+    check_config(config)
     with RunLock(run_dir):
-        if has_finished(run_dir, config.trainer.total_training_steps):
-            print(f"{run_dir} has finished: {config.trainer.total_training_steps} steps; nothing to do")
-            return 0
         remove_litter(run_dir)
         return work(config, Parts(config), run_dir)
 
 
 def work(config: RunConfig, parts: Parts, run_dir: Path) -> int:
-    """Train, and when the last step is done, leave the model and the report."""
-    with Console(config.trainer.total_training_steps) as console:
+    """Train, and when the last step is done, leave the report and the model."""
+    with Console(config.trainer.total_training_steps) as console, StopRequest(console.interrupt) as stop:
         console.start(config)
-        code = train(config, parts, run_dir, console)
-        if code:
-            console.note(f"stopped; go on with: groupwise train --resume {run_dir}")
+        try:
+            finished = train(config, parts, run_dir, console, stop)
+        except TrainingStoppedError:
+            report(run_dir, console)
+            raise
+        left = report(run_dir, console)
+        if finished:
+            left["model"] = str(export(parts.policy, run_dir))
         else:
-            replace_folder(run_dir / "model", lambda folder: save_model(parts.policy, folder))
-        report = write_report(run_dir)
-        console.finish(
-            {"report": str(report), "model": str(run_dir / "model")} if not code else {"report": str(report)}
-        )
-    return code
+            console.note(f"stopped; go on with: groupwise train --resume {run_dir}")
+        console.finish(left)
+    return stop.exit_code or 0
+
+
+def export(policy: Policy, run_dir: Path) -> Path:
+    """The last thing a run writes: with its model it has finished."""
+    folder = run_dir / "model"
+    try:
+        write_folder(folder, lambda building: save_model(policy, building))
+    except OSError as error:
+        raise unwritten("the model", run_dir, error) from error
+    return folder
+
+
+def report(run_dir: Path, console: Console) -> dict[str, str]:
+    """Where the report is; nothing where there was no room for it."""
+    try:
+        return {"report": str(write_report(run_dir))}
+    except OSError as error:
+        console.note(f"report.html could not be written ({error.strerror}); later: groupwise report {run_dir}")
+        return {}
 
 
 def evaluate_model(model: str, settings: Iterable[str]) -> dict[str, float]:
@@ -125,13 +156,24 @@ def sampling_of(config: RunConfig) -> Sampling:
     )
 
 
-def make_folder(run_dir: Path) -> None:
+def make_folder(config: RunConfig) -> Path:
+    """The run's folder, there and writable."""
+    given = config.trainer.run_dir
+    run_dir = Path(given or "runs")
     try:
+        if given is None:
+            files = config.data.train_files
+            run_dir = fresh_folder(run_dir, Path(files[0]).stem if files else config.data.task)
         run_dir.mkdir(parents=True, exist_ok=True)
         probe = run_dir / f".writable-{time.time_ns()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadValueError(
-            f"trainer.run_dir={run_dir} cannot be written: {error.strerror}; choose a folder you may write to"
-        ) from error
+        raise unwritable(run_dir, error) from error
+    return run_dir
+
+
+def unwritable(run_dir: Path, error: OSError) -> BadValueError:
+    return BadValueError(
+        f"trainer.run_dir={run_dir} cannot be written: {error.strerror}; choose a folder you may write to"
+    )

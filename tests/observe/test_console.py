@@ -46,7 +46,8 @@ def test_plain_output_line_by_line():
     clock.now += 5
     console.step({"step": 0, "eval/accuracy": 0.5})
     clock.now += 2
-    row = {"reward/mean": 0.25, "loss": -0.0125, "groups/no_signal": 0.25, "response_length/mean": 3.5}
+    row = {"reward/mean": 0.25, "groups/no_signal": 0.25, "response_length/mean": 3.5}
+    row |= {"actor/entropy": 0.75, "grad_norm": 1.5, "loss": 1e-9}
     console.step({"step": 1, **row, "kl": None})
     clock.now += 2
     console.step({"step": 2, **row, "eval/accuracy": 0.625, "time/tokens_per_second": 1234.4})
@@ -54,13 +55,13 @@ def test_plain_output_line_by_line():
     # Step 1: 3.5 tokens x 32 answers / 2 s = 56 tokens/s; 19 steps of 2 s are left.
     expected = """
 embedded on sums  |  grpo, 4 prompts x 8 answers  |  20 steps
-step  0/20  reward        -  accuracy 0.500  signal    -  length       -  loss        -  tokens/s       -  left       -
-step  1/20  reward    0.250  accuracy     -  signal  75%  length     3.5  loss  -0.0125  tokens/s      56  left    0:38
-step  2/20  reward    0.250  accuracy 0.625  signal  75%  length     3.5  loss  -0.0125  tokens/s    1234  left    0:36
-done: accuracy 0.500 -> 0.625, step 2 of 20, 0:09
+step  0/20  left       -  reward        -  signal    -  length       -  entropy        -  grad        -  tokens/s       -  accuracy 0.500
+step  1/20  left    0:38  reward    0.250  signal  75%  length     3.5  entropy    0.750  grad    1.500  tokens/s      56
+step  2/20  left    0:36  reward    0.250  signal  75%  length     3.5  entropy    0.750  grad    1.500  tokens/s    1234  accuracy 0.625
+stopped: accuracy 0.500 -> 0.625, step 2 of 20, 0:09
 report  runs/a/report.html
 seconds  9.000
-"""
+"""  # noqa: E501
     assert stream.getvalue() == expected.lstrip()
 
 
@@ -81,14 +82,14 @@ def test_a_long_run_is_throttled_but_never_silent():
 
 def test_columns_stay_where_they_are():
     console, stream, _ = plain()
-    console.step({"step": 0})
+    console.step({"step": 0, "eval/accuracy": 0.5})
     console.step(
-        {"step": 7, "reward/mean": -123456.0, "loss": 1e-9, "response_length/mean": 12345.6, "eval/accuracy": 1}
+        {"step": 7, "reward/mean": -123456.0, "grad_norm": 1e-9, "response_length/mean": 12345.6, "eval/accuracy": 1}
     )
     console.step({"step": 100, "reward/mean": float("nan"), "grad_norm": "?", "groups/no_signal": 1.0})
     first, *others = stream.getvalue().splitlines()
     for line in others:
-        for name in ("reward", "accuracy", "signal", "length", "loss", "tokens/s", "left"):
+        for name in ("left", "reward", "signal", "length", "entropy", "grad", "tokens/s"):
             assert line.index(name) == first.index(name)
 
 
@@ -123,6 +124,7 @@ def live(width, steps=30):
         for step in range(steps + 1):
             clock.now += 1000
             row = {"step": step, "reward/mean": step / steps, "groups/no_signal": 0.25, "response_length/mean": 4e4}
+            row["grad_norm"] = 2.5
             console.step(row | ({"eval/accuracy": step / steps} if step % 10 == 0 else {}))
         console.note("a note of several words that is wider than a narrow terminal is")
         console.finish({"report": "runs/first/report.html"})
@@ -141,19 +143,26 @@ def test_the_live_view_never_wraps(width):
 def test_the_live_view_shows_how_it_goes():
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", live(80)).rsplit("\r", 1)[-1]
     lines = [line.rstrip() for line in last.splitlines()]
-    assert lines[0] == "█" * (80 - len(" 30/30 100%  0:00 left")) + " 30/30 100%  0:00 left"
+    assert lines[0] == "█" * (78 - len(" 30/30 100%  0:00 left")) + " 30/30 100%  0:00 left"
     assert lines[1].startswith("reward       1.000  ▁▁")
-    assert lines[2] == "accuracy     1.000  ▁▃▆█"  # 0, 1/3, 2/3, 1 of seven: 0, 2.3, 4.7, 7
-    assert lines[3] == "signal         75%  of groups teach something"
-    assert lines[4] == "length       40000  tokens an answer"
-    assert lines[5] == "speed       20,480  tokens/s"  # 40000 x 512 answers / 1000 s
-    assert lines[6] == "done: accuracy 0.000 -> 1.000, step 30 of 30, 8:36:40"
+    assert lines[1].endswith("██  from 0.000")
+    assert lines[2] == "accuracy     1.000  ▁▃▆█  from 0.000"  # 0, 1/3, 2/3, 1 of seven: 0, 2.3, 4.7, 7
+    assert lines[3] == "entropy          -"
+    assert lines[4].startswith("signal         75%  ▄▄")
+    assert lines[5] == "grad norm    2.500  before clipping"
+    assert lines[6] == "length       40000  tokens an answer"
+    assert lines[7] == "speed       20,480  tokens a second"  # 40000 x 512 answers / 1000 s
+    assert lines[8] == "done: accuracy 0.000 -> 1.000, step 30 of 30, 8:36:40"
+
+
+def test_a_narrow_view_keeps_its_curves_and_leaves_out_where_they_began():
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", live(40)).rsplit("\r", 1)[-1]
+    assert last.splitlines()[2].rstrip() == "accuracy     1.000  ▁▃▆█"
 
 
 def test_the_terminal_is_given_back():
-    shown, hidden = "\x1b[?25h", "\x1b[?25l"
-    written = live(80)
-    assert written.rindex(shown) > written.rindex(hidden)
+    # Nothing is hidden or switched that a run killed by force could not bring back.
+    assert not re.search(r"\x1b\[\?[0-9]+[lh]", live(80))
     stream, before = Terminal(), sys.stdout
 
     def interrupted():
@@ -163,8 +172,20 @@ def test_the_terminal_is_given_back():
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert stream.getvalue().endswith(shown)
     assert sys.stdout is before
+
+
+@pytest.mark.parametrize(("terminal", "expected"), [(False, "stopping\n"), (True, "  stopping")])
+def test_a_signal_is_answered_at_once(tmp_path, terminal, expected):
+    with (tmp_path / "out").open("w+", encoding="utf-8") as stream:
+        console = Console(3, stream, terminal=terminal, width=80)
+        console.start(CONFIG)
+        stream.flush()
+        before = stream.tell()
+        console.interrupt("stopping")
+        stream.seek(before)
+        assert stream.read() == expected
+        console.close()
 
 
 def test_a_stream_that_breaks_costs_the_lines_and_not_the_run():
@@ -176,6 +197,16 @@ def test_a_stream_that_breaks_costs_the_lines_and_not_the_run():
             console.note("hello")
             console.finish()
         assert sys.stdout is before
+
+
+def test_a_stream_that_recovers_is_written_to_again():
+    stream = io.StringIO()
+    console = Console(3, stream)
+    write, stream.write = stream.write, Broken().write
+    console.note("lost")
+    stream.write = write
+    console.note("kept")
+    assert stream.getvalue() == "kept\n"
 
 
 def test_the_kind_of_output_is_found_out(monkeypatch):

@@ -10,11 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from groupwise.config import RunConfig
-from groupwise.observe.progress import Progress
+from groupwise.observe.progress import ACCURACY, ENTROPY, GRAD_NORM, LENGTH, REWARD, Progress
 from groupwise.observe.text import BLOCKS, duration, fixed, printable
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ class Console:
         self._clock = clock
         self._view: LiveView | None = None
         self._last_line = clock()
-        self._is_broken = False
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +98,14 @@ class Console:
         """A line that stays, above the live view."""
         self._line(text)
 
+    def interrupt(self, text: str) -> None:
+        """`note` for the handler of a signal, which may come in the middle of a write: past every buffer and lock.
+
+        On a live view the text stands behind the last line until the view is drawn anew.
+        """
+        shown = f"  {text}" if self._view is not None else f"{text}\n"
+        self._attempt(lambda: os.write(self._stream.fileno(), shown.encode()))
+
     def finish(self, summary: Mapping[str, Any] | None = None) -> None:
         """The verdict, then one line for each entry of the summary."""
         self.close()
@@ -109,8 +117,7 @@ class Console:
     def close(self) -> None:
         """Gives the terminal back. Safe to call twice; leaving the `with` block calls it."""
         if self._view is not None:
-            # Even where nothing can be written any more: it also gives standard output back.
-            self._is_broken = not self._succeeds(self._view.stop)
+            self._attempt(self._view.stop)
 
     def _is_due(self) -> bool:
         step, total = self.progress.step, self.progress.total_steps
@@ -119,7 +126,7 @@ class Console:
             step <= FIRST_STEPS
             or step >= total
             or step % every == 0
-            or "eval/accuracy" in self.progress.latest
+            or ACCURACY in self.progress.latest
             or self._clock() - self._last_line >= LONGEST_SILENCE
         )
 
@@ -132,41 +139,37 @@ class Console:
         self._stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         self._stream.flush()
 
-    def _attempt(self, write: Callable[[], None]) -> None:
-        self._is_broken = self._is_broken or not self._succeeds(write)
-
     @staticmethod
-    def _succeeds(write: Callable[[], None]) -> bool:
-        try:
+    def _attempt(write: Callable[[], object]) -> None:
+        with suppress(OSError):
             write()
-        except OSError:
-            return False
-        return True
 
 
 def plain_line(progress: Progress) -> str:
-    """One step as one line; a column stays where it is whether or not it has a value."""
+    """One step as one line; a column stays where it is whether or not it has a value, an accuracy comes last."""
     latest = progress.latest
-    left = progress.seconds_left
-    signal, speed, accuracy = progress.signal, progress.tokens_per_second, latest.get("eval/accuracy")
+    left, signal, speed = progress.seconds_left, progress.signal, progress.tokens_per_second
     places = len(str(progress.total_steps))
     columns = [
         f"step {progress.step:{places}d}/{progress.total_steps}",
-        f"reward {_or_dash(latest.get('reward/mean')):>8}",
-        f"accuracy {'-' if accuracy is None else f'{accuracy:.3f}':>5}",
-        f"signal {'-' if signal is None else f'{signal:.0%}':>4}",
-        f"length {_or_dash(latest.get('response_length/mean'), 1):>7}",
-        f"loss {_or_dash(latest.get('loss'), 4):>8}",
-        f"tokens/s {'-' if speed is None else f'{speed:.0f}':>7}",
         f"left {'-' if left is None else duration(left):>7}",
+        f"reward {_or_dash(latest.get(REWARD)):>8}",
+        f"signal {'-' if signal is None else f'{signal:.0%}':>4}",
+        f"length {_or_dash(latest.get(LENGTH), 1):>7}",
+        f"entropy {_or_dash(latest.get(ENTROPY)):>8}",
+        f"grad {_or_dash(latest.get(GRAD_NORM)):>8}",
+        f"tokens/s {'-' if speed is None else f'{speed:.0f}':>7}",
     ]
+    if ACCURACY in latest:
+        columns.append(f"accuracy {fixed(latest[ACCURACY])}")
     return "  ".join(columns)
 
 
 def _verdict(progress: Progress) -> str:
-    accuracies = progress.accuracies
+    accuracies, is_over = progress.curves[ACCURACY], progress.step >= progress.total_steps
     change = f"accuracy {fixed(accuracies[0])} -> {fixed(accuracies[-1])}, " if accuracies else ""
-    return f"done: {change}step {progress.step} of {progress.total_steps}, {duration(progress.elapsed)}"
+    where = f"step {progress.step} of {progress.total_steps}"
+    return f"{'done' if is_over else 'stopped'}: {change}{where}, {duration(progress.elapsed)}"
 
 
 def _or_dash(value: float | None, digits: int = 3) -> str:

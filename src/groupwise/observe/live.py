@@ -10,11 +10,12 @@ from rich.console import ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from groupwise.observe.progress import Progress
+from groupwise.observe.progress import ACCURACY, ENTROPY, GRAD_NORM, LENGTH, NO_SIGNAL, REWARD, Progress
 from groupwise.observe.text import duration, fixed, sparkline
 
-WIDEST = 100
-_LABEL, _VALUE = 10, 8
+WIDEST = 78
+"""Lines that a terminal made narrower would break leave marks on it; few are made narrower than this."""
+_WIDE, _LABEL, _VALUE = 60, 10, 8
 
 
 class LiveView:
@@ -45,6 +46,10 @@ class LiveView:
 
 
 class _Terminal(RichConsole):
+    def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002
+        # rich would hide it, and a run that is killed could not bring it back.
+        return False
+
     def on_broken_pipe(self) -> None:
         # rich would end the program; a terminal that went away is no reason to end a run.
         raise BrokenPipeError
@@ -66,18 +71,17 @@ class _Panel:
 
 def lines(progress: Progress, width: int) -> list[Text]:
     """The view as text, no line longer than `width`."""
-    room = max(0, width - _LABEL - _VALUE - 2)
-    latest = progress.latest
-    reward = progress.rewards[-1] if progress.rewards else None
-    accuracy = progress.accuracies[-1] if progress.accuracies else None
-    signal, speed = progress.signal, progress.tokens_per_second
+    latest, curves, signal = progress.latest, progress.curves, progress.signal
+    taught = [1.0 - share for share in curves[NO_SIGNAL]]
     return [
         _bar(progress, width),
-        _row("reward", _number(reward), sparkline(progress.rewards, room), "cyan"),
-        _row("accuracy", _number(accuracy), sparkline(progress.accuracies, room), "green"),
-        _row("signal", "-" if signal is None else f"{signal:.0%}", "of groups teach something"),
-        _row("length", _number(latest.get("response_length/mean"), 1), "tokens an answer"),
-        _row("speed", "-" if speed is None else f"{speed:,.0f}", "tokens/s"),
+        _curve("reward", curves[REWARD], width, "cyan"),
+        _curve("accuracy", curves[ACCURACY], width, "green"),
+        _curve("entropy", curves[ENTROPY], width, "yellow"),
+        _curve("signal", taught, width, "magenta", "-" if signal is None else f"{signal:.0%}"),
+        _row("grad norm", _number(latest.get(GRAD_NORM)), "before clipping"),
+        _row("length", _number(latest.get(LENGTH), 1), "tokens an answer"),
+        _row("speed", _speed(progress.tokens_per_second), "tokens a second"),
     ]
 
 
@@ -90,9 +94,23 @@ def _bar(progress: Progress, width: int) -> Text:
     return Text.assemble(("█" * done, "green"), ("░" * (room - done), "dim"), right)
 
 
+def _curve(label: str, values: list[float], width: int, style: str, value: str | None = None) -> Text:
+    """The latest value, how it came to it, and where it began."""
+    if not values:
+        return _row(label, "-", "")
+    begun = f"  from {_number(values[0])}" if len(values) > 1 and width >= _WIDE else ""
+    room = max(0, width - _LABEL - _VALUE - 2 - len(begun))
+    row = _row(label, value or _number(values[-1]), sparkline(values, room), style)
+    return row.append(begun, "dim")
+
+
 def _row(label: str, value: str, rest: str, style: str = "dim") -> Text:
     return Text.assemble((f"{label:<{_LABEL}}", "dim"), (f"{value:>{_VALUE}}", "bold"), "  ", (rest, style))
 
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else fixed(value, digits)
+
+
+def _speed(tokens: float | None) -> str:
+    return "-" if tokens is None else f"{tokens:,.0f}"

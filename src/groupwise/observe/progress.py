@@ -6,6 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+REWARD, ACCURACY, NO_SIGNAL = "reward/mean", "eval/accuracy", "groups/no_signal"
+LENGTH, ENTROPY, GRAD_NORM = "response_length/mean", "actor/entropy", "grad_norm"
+CURVES = (REWARD, ACCURACY, NO_SIGNAL, ENTROPY)
+
 
 class Progress:
     """Fed with one row of metrics a step, it knows the history, the rate and the time left.
@@ -18,8 +22,7 @@ class Progress:
         self.answers_per_step = 0
         self.step = 0
         self.latest: dict[str, float] = {}
-        self.rewards: list[float] = []
-        self.accuracies: list[float] = []
+        self.curves: dict[str, list[float]] = {key: [] for key in CURVES}
         self.tokens_per_second: float | None = None
         self._clock = clock
         self._started = clock()
@@ -33,16 +36,15 @@ class Progress:
 
     def update(self, metrics: Mapping[str, Any]) -> None:
         now = self._clock()
-        # What was measured at this step only: an accuracy of ten steps ago is in `accuracies`, not here.
+        # What was measured at this step only: an accuracy of ten steps ago is in `curves`, not here.
         self.latest = {key: float(value) for key, value in metrics.items() if _is_number(value)}
         self.step = int(self.latest.get("step", self.step + 1))
         if self._first is None:
             # A resumed run begins at its step; step 0 is an evaluation and says nothing about the rate.
             self._first = (self.step, now) if self.step == 0 else (self.step - 1, self._last_time)
-        if "reward/mean" in self.latest:
-            self.rewards.append(self.latest["reward/mean"])
-        if "eval/accuracy" in self.latest:
-            self.accuracies.append(self.latest["eval/accuracy"])
+        for key, curve in self.curves.items():
+            if key in self.latest:
+                curve.append(self.latest[key])
         self.tokens_per_second = self._rate(now - self._last_time)
         self._last_time = now
 
@@ -72,13 +74,13 @@ class Progress:
     @property
     def signal(self) -> float | None:
         """Share of groups that teach something."""
-        no_signal = self.latest.get("groups/no_signal")
+        no_signal = self.latest.get(NO_SIGNAL)
         return None if no_signal is None else 1.0 - no_signal
 
     def _rate(self, measured: float) -> float | None:
         stated = self.latest.get("time/tokens_per_second")
         seconds = self.latest.get("time/step", measured)
-        length = self.latest.get("response_length/mean")
+        length = self.latest.get(LENGTH)
         if stated is not None or length is None or seconds <= 0 or not self.answers_per_step:
             return stated
         return length * self.answers_per_step / seconds

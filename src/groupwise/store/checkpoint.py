@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groupwise.errors import BadValueError
-from groupwise.store.files import TEMPORARY, sha256, sync, write_text
+from groupwise.store.files import TEMPORARY, disk_errors, make_folder, sha256, sync, write_text
 
 _NAME = re.compile(r"step_(\d{6,})")
 _SCHEMA = 1
@@ -42,14 +42,13 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write, sync, rename, then rotate. An OSError (a full disk) leaves the folder as it was."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     final = folder / f"step_{checkpoint.step:06d}"
     building = folder / f"{TEMPORARY}{os.getpid()}-{final.name}"
     try:
         building.mkdir()
-        save_file(
-            {name: t.detach().contiguous().clone() for name, t in checkpoint.tensors.items()}, building / _TENSORS
-        )
+        with disk_errors():
+            save_file(_apart(checkpoint.tensors), building / _TENSORS)
         sync(building / _TENSORS)
         write_text(building / _NUMBERS, json.dumps(checkpoint.numbers, sort_keys=True))
         write_text(building / _MANIFEST, json.dumps(_manifest(building, checkpoint.step), indent=1))
@@ -66,7 +65,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
 def rotate(folder: Path, newest: int, keep: int) -> None:
     """Keep the `keep` checkpoints up to step `newest`, which must be one that verifies."""
     for _, old in [found for found in _folders(folder) if found[0] <= newest][:-keep]:
-        shutil.rmtree(old)
+        if old.is_symlink():
+            old.unlink()
+        else:
+            # What cannot be removed now is tried again after the next checkpoint.
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -75,13 +78,24 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     for step, path in reversed(_folders(folder)):
         try:
             return _load(path, step), reasons
-        except (BadValueError, OSError, SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (
+            BadValueError,
+            OSError,
+            SafetensorError,
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+        ) as error:
             reasons.append(f"checkpoint {path.name} is damaged and passed over: {error}")
     return None, reasons
 
 
 def _load(path: Path, step: int) -> Checkpoint:
-    manifest = json.loads((path / _MANIFEST).read_text())
+    for name in (_MANIFEST, _TENSORS, _NUMBERS):
+        # A link or a device could be endless, or lead elsewhere.
+        if (path / name).is_symlink() or not (path / name).is_file():
+            raise BadValueError(f"it has no file {name}")
+    manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     if not isinstance(manifest, dict) or manifest.get("schema") != _SCHEMA or manifest.get("step") != step:
         raise BadValueError(f"its manifest is not one of schema {_SCHEMA} for step {step}")
     files = manifest.get("files")
@@ -90,7 +104,20 @@ def _load(path: Path, step: int) -> Checkpoint:
     for name, expected in files.items():
         if _fingerprint(path / name) != expected:
             raise BadValueError(f"{name} is not the file that was written (size or sha256 differs)")
-    return Checkpoint(step, load_file(path / _TENSORS), json.loads((path / _NUMBERS).read_text()))
+    return Checkpoint(step, load_file(path / _TENSORS), json.loads((path / _NUMBERS).read_text(encoding="utf-8")))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, each in a storage of its own: the format does not know tensors that share one."""
+    found: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        alone = tensor.detach().cpu().contiguous()
+        if alone.untyped_storage().data_ptr() in storages:
+            alone = alone.clone()
+        storages.add(alone.untyped_storage().data_ptr())
+        found[name] = alone
+    return found
 
 
 def _manifest(path: Path, step: int) -> Mapping[str, Any]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 TEMPORARY = ".tmp-"
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -29,6 +34,25 @@ def write_text(path: Path, text: str) -> None:
 
 def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """safetensors says of a full disk "... (os error 28)" in an exception of its own; here it is an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = _OS_ERROR.search(str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+
+
+def make_folder(path: Path) -> None:
+    """A folder whose name is on the disk, as far as its parent goes."""
+    if not path.is_dir():
+        path.mkdir()
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from groupwise.store.checkpoint import load_newest
-from groupwise.store.files import TEMPORARY, sync
+from groupwise.store.files import TEMPORARY, disk_errors, sync
+from groupwise.store.lock import LOCK
 
 _OURS = ("metrics.jsonl", "rollouts", "checkpoints", "model", "report.html")
 
@@ -19,38 +19,50 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.yaml").is_file()
 
 
-def has_finished(folder: Path, total_steps: int) -> bool:
-    """The model is written last, after a checkpoint of the last step."""
-    checkpoint, _ = load_newest(folder / "checkpoints")
-    return (folder / "model").is_dir() and checkpoint is not None and checkpoint.step >= total_steps
+def has_finished(folder: Path) -> bool:
+    """The model is the last thing a run writes, and appears whole."""
+    return (folder / "model").is_dir()
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
-    """`runs/sums-20261118-213000`, or with a number behind it where that is taken."""
+    """Makes `runs/sums-20261118-213000`, or one with a number behind it where another run was faster."""
+    parent.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-{dt.datetime.now():%Y%m%d-%H%M%S}"
-    candidates = [parent / stem, *(parent / f"{stem}-{number}" for number in range(2, 1000))]
-    return next(folder for folder in candidates if not folder.exists())
+    folder, number = parent / stem, 1
+    while True:
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+            folder = parent / f"{stem}-{number}"
+        else:
+            return folder
+
+
+def abandon(folder: Path) -> None:
+    """Remove a folder in which nothing was written but the lock, by the lock's holder."""
+    if [path.name for path in folder.iterdir()] == [LOCK]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:
     """Remove what a run would write. The caller holds the lock and knows that the folder is no run."""
     for path in [folder / name for name in _OURS] + list(folder.glob(f"{TEMPORARY}*")):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
 
-def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """`fill` writes a temporary folder, which then takes the place of `folder`."""
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """`fill` writes a temporary folder, which then takes its name in one step and reaches the disk."""
     building = folder.with_name(f"{TEMPORARY}{os.getpid()}-{folder.name}")
-    building.mkdir()
     try:
-        fill(building)
-        for path in building.rglob("*"):
+        building.mkdir()
+        with disk_errors():
+            fill(building)
+        for path in [*building.rglob("*"), building]:
             sync(path)
-        if folder.exists():
-            shutil.rmtree(folder)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)

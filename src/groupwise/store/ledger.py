@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from groupwise.errors import BadValueError
-from groupwise.store.files import write_whole
+from groupwise.store.files import make_folder, sync, write_whole
 from groupwise.types import Group
 
 _COLUMNS = pa.schema(
@@ -38,10 +39,15 @@ _COLUMNS = pa.schema(
 
 
 class Metrics:
-    """Append-only rows of strict JSON: no NaN, `null` where a value is not defined."""
+    """Append-only rows of strict JSON: no NaN, `null` where a value is not defined.
+
+    A row that the disk does not take waits for the next attempt: the file has every row once, in order, or ends
+    before the first that could not be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._waiting: list[bytes] = []
 
     @property
     def size(self) -> int:
@@ -49,19 +55,40 @@ class Metrics:
 
     def append(self, row: Mapping[str, Any]) -> None:
         defined = {key: _json_number(value) for key, value in row.items()}
-        line = json.dumps(defined, allow_nan=False) + "\n"
-        with self._path.open("ab") as file:
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        self._waiting.append(json.dumps(defined, allow_nan=False).encode() + b"\n")
+        self.flush()
 
-    def cut_back(self, size: int) -> None:
-        """Forget what was written past `size`."""
-        if self._path.exists():
-            os.truncate(self._path, min(size, self.size))
+    def flush(self) -> None:
+        """Every row to the disk. An OSError leaves the file as it was, and the rows waiting."""
+        if not self._waiting:
+            return
+        is_new, size = not self._path.exists(), self.size
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                for line in self._waiting:
+                    _write_all(file, line)
+                os.fsync(file.fileno())
+        except OSError:
+            if self._path.exists():
+                os.truncate(self._path, size)
+            raise
+        self._waiting.clear()
+        if is_new:
+            sync(self._path.parent)
+
+    def cut_back(self, size: int) -> bool:
+        """Forget what was written past `size`, and a line that was not finished; whether `size` bytes are left."""
+        if not self._path.exists():
+            return size == 0
+        kept = self._path.read_bytes()[:size]
+        whole = kept.rfind(b"\n") + 1
+        os.truncate(self._path, whole)
+        return whole == size
 
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+        """The rows that can be read."""
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        return [row for line in lines if isinstance(row := _read_row(line), dict)]
 
 
 def write_rollouts(folder: Path, step: int, groups: Sequence[Group], advantages: Sequence[float]) -> None:
@@ -69,7 +96,7 @@ def write_rollouts(folder: Path, step: int, groups: Sequence[Group], advantages:
     num_answers = sum(len(group.completions) for group in groups)
     if len(advantages) != num_answers:
         raise BadValueError(f"{len(advantages)} advantages for {num_answers} answers of step {step}")
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     judged = iter(advantages)
     rows = [
         {
@@ -105,3 +132,15 @@ def _as_text(prompt: str | Sequence[Mapping[str, str]]) -> str:
 
 def _json_number(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_all(file: RawIOBase, content: bytes) -> None:
+    while content:
+        content = content[file.write(content) or 0 :]
+
+
+def _read_row(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None

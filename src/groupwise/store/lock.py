@@ -10,6 +10,9 @@ from typing import Self
 
 from groupwise.errors import BadValueError
 
+LOCK = ".lock"
+_held: set[int] = set()
+
 
 class RunLock:
     """Held for as long as the run works in its folder. Child processes do not inherit it."""
@@ -20,18 +23,44 @@ class RunLock:
 
     def __enter__(self) -> Self:
         # The file means nothing, only the lock on it does. Programs started later do not inherit the handle (PEP 446).
-        self._handle = os.open(self._run_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._handle = os.open(self._run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise BadValueError(
+                f"trainer.run_dir={self._run_dir} cannot be written: {error.strerror}; make it writable, or choose "
+                "another folder"
+            ) from error
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
             os.close(self._handle)
-            raise BadValueError(
-                f"trainer.run_dir={self._run_dir} is in use by another living process; "
-                "wait for it, or give this run a folder of its own"
-            ) from error
+            raise self._refusal(error) from error
+        _held.add(self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._handle)
+        if self._handle in _held:
+            _held.remove(self._handle)
+            os.close(self._handle)
+
+    def _refusal(self, error: OSError) -> BadValueError:
+        if isinstance(error, BlockingIOError):
+            return BadValueError(
+                f"trainer.run_dir={self._run_dir} is in use by another living process; "
+                "wait for it, or give this run a folder of its own"
+            )
+        return BadValueError(
+            f"trainer.run_dir={self._run_dir} cannot be locked: {error.strerror}; choose a folder on a local disk"
+        )
+
+
+def _let_go() -> None:
+    """A forked child shares the lock until it closes the handle: a worker that outlives its run would keep it."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
