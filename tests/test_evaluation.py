@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from groupwise.evaluation import evaluate, majority, pass_at_k
+from groupwise.evaluation import evaluate, is_right, majority, pass_at_k
 from groupwise.types import Completion, Group, Prompt, Sampling, Task
 
 
@@ -25,6 +25,17 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(n):
 def test_the_majority_is_the_most_common_text_and_the_first_of_ties():
     assert majority(group(("7", 0.0), ("4", 1.0), ("4", 1.0))).text == "4"
     assert majority(group(("7", 0.0), ("4", 1.0))).text == "7"
+
+
+def test_right_is_what_the_part_acc_says_where_there_is_one():
+    # A score with a penalty for length, verl's way: right answers score below 1, and a wrong one may score above.
+    assert is_right(Completion((1,), (0.0,), "stop", "4", 0.9, {"acc": 1.0}))
+    assert not is_right(Completion((1,), (0.0,), "stop", "5", 1.2, {"acc": 0.0}))
+    assert not is_right(Completion((1,), (0.0,), "stop", "4", None, {"acc": 1.0}))
+
+
+def test_without_questions_there_is_no_accuracy():
+    assert evaluate(Scripted([], []), [], list, Sampling(4), 4) == {}
 
 
 class Scripted:

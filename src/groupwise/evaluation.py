@@ -17,7 +17,9 @@ def evaluate(
     engine: Engine, prompts: Sequence[Prompt], reward: RewardFunction, sampling: Sampling, num_samples: int
 ) -> dict[str, float]:
     """`accuracy` of the greedy answer, and over `num_samples` sampled ones mean@n, pass@k for k = 1, 2, 4, ...,
-    n and maj@n."""
+    n and maj@n. Nothing where nothing is asked."""
+    if not prompts:
+        return {}
     greedy = reward(engine.generate(prompts, 1, replace(sampling, temperature=0.0)))
     found = {"accuracy": mean([float(is_right(group.completions[0])) for group in greedy])}
     if num_samples < 2:
@@ -51,7 +53,8 @@ def num_right(group: Group) -> int:
 
 
 def is_right(answer: Completion) -> bool:
-    return answer.score is not None and answer.score >= RIGHT
+    """By the part `acc`, where the reward function names one as verl's do; otherwise by the score."""
+    return answer.score is not None and answer.parts.get("acc", answer.score) >= RIGHT
 
 
 def score_of(answer: Completion) -> float:
