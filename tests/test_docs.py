@@ -186,7 +186,7 @@ def commands():
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_every_command_shown_is_understood(words):
-    assert words[0] in {"train", "eval", "sample", "--help"}
+    assert words[0] in {"train", "eval", "sample", "report", "--help"}
     config, _ = read_overrides([word for word in words[1:] if "=" in word])
     check_config(config)
 

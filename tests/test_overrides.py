@@ -56,6 +56,32 @@ def test_later_arguments_win_and_a_base_is_kept():
     assert base == {"rollout": {"n": 4, "top_k": 7}}
 
 
+def test_settings_of_a_file_come_before_those_of_the_command_line(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "rollout: {n: 4, top_k: 7}\n"
+        "actor_rollout_ref: {actor: {optim: {lr: 1.0e-6}, entropy_coeff: 0.01}}\n"
+        "algorithm: {pf_ppo: {weight_pow: 2.0}}\n"
+        "data.train_batch_size: 3\n"
+    )
+    config, notes = read_overrides(["rollout.n=5", "actor.entropy_coeff=0.5"], file=path)
+    assert (config.rollout.n, config.rollout.top_k, config.data.train_batch_size) == (5, 7, 3)
+    assert (config.actor.optim.lr, config.actor.entropy_coeff) == (1e-6, 0.5)
+    assert config.algorithm.pf_ppo == {"weight_pow": 2.0}
+    assert len(notes) == 2
+    path.write_text("rollout: {m: 4}\n")
+    with pytest.raises(UnknownNameError, match=r"unknown setting 'rollout\.m'; the nearest is 'rollout\.n'"):
+        read_overrides([], file=path)
+
+
+@pytest.mark.parametrize("settings", [[], ["algorithm.filter_groups.metric=acc", "data.val_files=[a.jsonl]"]])
+def test_a_dumped_config_is_such_a_file(tmp_path, settings):
+    path = tmp_path / "config.yaml"
+    config = read("rollout.n=5", *settings)
+    path.write_text(dump_config(config))
+    assert read_overrides([], file=path)[0] == config
+
+
 def test_names_of_verl_are_understood_with_one_line_each():
     config, notes = read_overrides(
         [

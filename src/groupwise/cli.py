@@ -43,6 +43,9 @@ def groupwise(
 @app.command()
 def train(
     settings: Settings = None,
+    file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="YAML with settings; the ones behind it win")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="go on with the run in this folder")] = None,
 ) -> None:
     """Train a model; without settings, the small one that comes with the package."""
@@ -50,8 +53,10 @@ def train(
     from groupwise.running import resume_run, start_run
 
     if resume is not None:
+        if file is not None:
+            raise BadValueError(f"--config {file}: a resumed run has its settings in its folder; leave --config out")
         raise typer.Exit(resume_run(resume, settings or []))
-    config, notes = read_overrides(settings or [])
+    config, notes = read_overrides(settings or [], file=file)
     for note in notes:
         print(note, file=sys.stderr)
     raise typer.Exit(start_run(config))

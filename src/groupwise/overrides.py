@@ -31,9 +31,15 @@ VERL_NAMES: dict[str, str] = {
 _REWARD_PATH, _REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
 
 
-def read_overrides(arguments: Iterable[str], base: Mapping[str, Any] | None = None) -> tuple[RunConfig, list[str]]:
-    """The settings, and one line for every name of verl's that was translated. `base`: a nested dict to start from."""
-    values, notes = _translate(dict(_split(argument) for argument in arguments))
+def read_overrides(
+    arguments: Iterable[str], base: Mapping[str, Any] | None = None, file: Path | None = None
+) -> tuple[RunConfig, list[str]]:
+    """The settings, and one line for every name of verl's that was translated.
+
+    base: a nested dict to start from. file: YAML whose settings come before the arguments.
+    """
+    given = {} if file is None else _flat(load_config(file))
+    values, notes = _translate(given | dict(_split(argument) for argument in arguments))
     known = leaf_types(RunConfig)
     nested: dict[str, Any] = _copy(base or {})
     for key, value in values.items():
@@ -132,6 +138,18 @@ def _split(argument: str) -> tuple[str, Any]:
     for part in key.split("."):
         parsed = typing.cast("dict[str, Any]", parsed)[part]
     return key, parsed
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"rollout": {"n": 8}} -> {"rollout.n": 8}; a setting that is itself a mapping stays one."""
+    whole = leaf_types(RunConfig)
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        is_section = key not in whole and (isinstance(value, Mapping) or value is None)
+        # A section that is null, as `filter_groups` in a run's config.yaml, sets nothing.
+        flat |= _flat(value or {}, f"{key}.") if is_section else {key: value}
+    return flat
 
 
 def _translate(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

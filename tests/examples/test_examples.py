@@ -124,3 +124,5 @@ def test_the_command_for_a_real_model_is_understood(tmp_path):
     check_config(config)
     assert notes == []
     assert (config.model.path, config.data.val_files, config.rollout.n) == ("some/model", ("b.parquet",), 4)
+    same = ["model.path=some/model", "data.train_files=a.parquet", "data.val_files=b.parquet", "rollout.n=4"]
+    assert read_overrides(same, file=EXAMPLES / "real_model.yaml")[0] == config
