@@ -29,6 +29,7 @@ RULES: dict[str, Rule] = {
     "rollout.top_p": (lambda p: 0 < p <= 1, "must be in (0, 1]; 1 keeps every token"),
     "rollout.top_k": _NOT_NEGATIVE,
     "rollout.max_num_seqs": _AT_LEAST_ONE,
+    "rollout.gpu_memory_utilization": (lambda share: 0 < share < 1, "is a share and must lie between 0 and 1"),
     "actor.optim.lr": _POSITIVE,
     "actor.optim.weight_decay": _NOT_NEGATIVE,
     "actor.optim.lr_warmup_steps": _NOT_NEGATIVE,

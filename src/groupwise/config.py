@@ -121,8 +121,14 @@ class ModelConfig(Section):
 
     path: str = "embedded"
     """A folder, a hub id, a .gguf file, or "embedded": the small model that comes with the package."""
-    dtype: str = "float32"
-    """float32, bfloat16 or float64."""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one."""
+    dtype: str = "auto"
+    """float32, bfloat16 or float64; auto takes bfloat16 on a GPU and float32 elsewhere."""
+    compile: bool = True
+    """On a GPU, compile the model's layers: half a minute once, then steps twice as fast."""
+    enable_gradient_checkpointing: bool = False
+    """Compute the layers again in the backward pass and keep only what goes into them: less memory, a third slower."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,8 @@ class RolloutConfig(Section):
     """0 keeps every token."""
     max_num_seqs: int = 512
     """Answers decoded at the same time; the others wait for a free row."""
+    gpu_memory_utilization: float = 0.4
+    """Share of a GPU's memory that the keys and values of prompts and answers may take."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,9 @@ class OptimConfig(Section):
     """constant, linear or cosine: from lr to `min_lr_ratio` of it over the run."""
     min_lr_ratio: float = 0.1
     """What is left of `lr` in the last step."""
+    master_weights: bool = True
+    """Keep float32 weights and moments beside a model of lower precision. Without them an update smaller than the
+    step between two bfloat16 numbers, a 256th of the weight, is lost."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Parts:
         self.judge = Judge(config.algorithm)
         self.reward = reward_of(config.reward)
         self.policy = load_policy(config.model, EMBEDDED)
-        self.engine = EmbeddedEngine(self.policy, config.rollout.max_num_seqs)
+        rows = min(config.rollout.max_num_seqs, config.data.train_batch_size * config.rollout.n)
+        self.engine = EmbeddedEngine(self.policy, rows, config.rollout.gpu_memory_utilization)
         tasks = tasks_of(config.data, config.trainer.seed)
         self.bad_rows = tasks.bad_rows
         self._source = tasks.train

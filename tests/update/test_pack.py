@@ -10,7 +10,7 @@ from groupwise.config import ActorConfig
 from groupwise.errors import BadValueError, GroupwiseWarning
 from groupwise.policy.load import wrap
 from groupwise.update import Updater, pack
-from groupwise.update.pack import number_answers
+from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, number_answers
 from tiny_models import random_groups, tiny_policy, tiny_tokenizer
 
 PROMPTS = [3, 9, 5, 1]
@@ -18,9 +18,9 @@ ANSWERS = [[4, 1, 7], [1, 1], [12, 30, 2, 2, 2], [5]]
 CPU = torch.device("cpu")
 
 
-def packed_log_probs(policy, answers, budget, shared=True, temperature=0.7):
+def packed_log_probs(policy, answers, budget, form=SHARED_ROWS, temperature=0.7):
     found = torch.full((sum(len(a.completion.token_ids) for a in answers),), float("nan"), dtype=policy.dtype)
-    for micro in pack(answers, budget, CPU, shared):
+    for micro in pack(answers, budget, CPU, form):
         with torch.no_grad():
             statistics = policy.token_statistics(micro.hidden(policy), micro.targets, temperature=temperature)
         found[micro.tokens] = statistics.log_probs
@@ -41,12 +41,12 @@ def log_probs_alone(policy, answers, temperature=0.7):
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
 @pytest.mark.parametrize("budget", [10**6, 120, 45])
-@pytest.mark.parametrize("shared", [True, False])
-def test_packed_log_probs_are_each_answers_alone(family, budget, shared):
+@pytest.mark.parametrize("form", [SHARED_ROWS, OWN_ROWS], ids=["shared", "own"])
+def test_packed_log_probs_are_each_answers_alone(family, budget, form):
     policy = tiny_policy(family, torch.float64)
     answers = number_answers(random_groups(PROMPTS, ANSWERS))
     expected = log_probs_alone(policy, answers)
-    assert (packed_log_probs(policy, answers, budget, shared) - expected).abs().max() < 1e-12
+    assert (packed_log_probs(policy, answers, budget, form) - expected).abs().max() < 1e-12
 
 
 POLICY = tiny_policy(dtype=torch.float64)
@@ -55,13 +55,13 @@ SIZES = st.lists(
 )
 
 
-@given(SIZES, st.integers(26, 150), st.booleans())
+@given(SIZES, st.integers(26, 150), st.sampled_from([SHARED_ROWS, OWN_ROWS]))
 @settings(max_examples=30)
-def test_any_groups_at_any_budget(sizes, budget, shared):
+def test_any_groups_at_any_budget(sizes, budget, form):
     answers = number_answers(random_groups([p for p, _ in sizes], [a for _, a in sizes]))
-    difference = packed_log_probs(POLICY, answers, budget, shared) - log_probs_alone(POLICY, answers)
+    difference = packed_log_probs(POLICY, answers, budget, form) - log_probs_alone(POLICY, answers)
     assert difference.abs().max() < 1e-12
-    for micro in pack(answers, budget, CPU, shared):
+    for micro in pack(answers, budget, CPU, form):
         assert micro.input_ids.numel() <= budget
 
 

@@ -13,9 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.errors import BadValueError
+from groupwise.policy.compiled import is_opaque, opaque_attend
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, float | None], Tensor]
-"""(layer, queries [b, heads, t, d], keys and values [b, kv heads, t, d], scale) -> attended [b, heads, t, d]."""
+Attend = Callable[[Any, Tensor, Tensor, Tensor, float | None], Tensor]
+"""(layer, queries [b, heads, t, d], keys and values [b, kv heads, t, d], scale) -> attended [b, heads, t, d]. The layer
+is its number, or None in compiled layers."""
 
 ATTENTION = "groupwise"
 
@@ -39,7 +41,11 @@ def register() -> None:
         for name in _UNKNOWN_TO_ATTEND:
             if options.get(name) is not None:
                 raise BadValueError(f"{type(module).__name__} attends with {name}, which packing does not know")
-        attended = attend(module.layer_idx, query, key, value, options.get("scaling"))
+        if is_opaque(attend):
+            return opaque_attend(query, key, value, options.get("scaling")).transpose(1, 2), None
+        # In compiled layers nothing may depend on which of them it is.
+        layer = None if getattr(attend, "compiles", False) else module.layer_idx
+        attended = attend(layer, query, key, value, options.get("scaling"))
         return attended.transpose(1, 2), None
 
     AttentionInterface.register(ATTENTION, attention)

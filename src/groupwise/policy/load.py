@@ -16,6 +16,7 @@ import torch
 from groupwise.config import ModelConfig
 from groupwise.errors import BadValueError, unknown_name
 from groupwise.policy.attention import register
+from groupwise.policy.compiled import number_layers
 from groupwise.policy.model import Policy
 from groupwise.policy.norms import widen_rms_norms
 from groupwise.policy.probe import head_is_plain, takes_attend
@@ -28,8 +29,10 @@ def load_policy(config: ModelConfig, embedded_path: Path) -> Policy:
 
     embedded_path: the folder that `model.path=embedded` stands for.
     """
-    if config.dtype not in _DTYPES:
-        raise unknown_name("model.dtype", config.dtype, _DTYPES)
+    device = _device(config.device)
+    dtype = config.dtype if config.dtype != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+    if dtype not in _DTYPES:
+        raise unknown_name("model.dtype", dtype, {"auto", *_DTYPES})
     path = str(embedded_path) if config.path == "embedded" else config.path
     source, options = _source(path)
     with _without_bars():
@@ -37,12 +40,20 @@ def load_policy(config: ModelConfig, embedded_path: Path) -> Policy:
         if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
             # transformers makes an empty one where a folder has none.
             raise BadValueError(f"model.path={config.path!r}: there is no tokenizer; save one beside the model")
-        model = _load("model", source, options | {"dtype": _DTYPES[config.dtype]})
-    return wrap(model, tokenizer)
+        model = _load("model", source, options | {"dtype": _DTYPES[dtype]})
+    return wrap(
+        model.to(device),
+        tokenizer,
+        compiles=config.compile and device.type == "cuda",
+        checkpoints=config.enable_gradient_checkpointing,
+    )
 
 
-def wrap(model: Any, tokenizer: Any) -> Policy:
-    """A transformers model that is already in memory as a policy: dropout off, our attention set."""
+def wrap(model: Any, tokenizer: Any, *, compiles: bool = False, checkpoints: bool = False) -> Policy:
+    """A transformers model that is already in memory as a policy: dropout off, our attention set.
+
+    compiles: compile the layers where all of them are alike. checkpoints: compute them again in the backward pass.
+    """
     register()
     _clear_quantized_marks(model)
     model.eval()
@@ -55,7 +66,19 @@ def wrap(model: Any, tokenizer: Any) -> Policy:
             f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling), "
             "which is not supported; choose a model without final_logit_softcapping and logit scales"
         )
-    return Policy(model, tokenizer, packs)
+    is_numbered = packs and number_layers(model)
+    return Policy(model, tokenizer, packs, compiles=compiles and is_numbered, checkpoints=checkpoints and is_numbered)
+
+
+def _device(name: str) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_gpu else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise BadValueError(f"model.device={name!r} is not known; choose auto, cpu or cuda")
+    if name == "cuda" and not has_gpu:
+        raise BadValueError(f"model.device={name!r}, but torch finds no NVIDIA GPU here; choose auto or cpu")
+    return torch.device(name)
 
 
 def save_model(policy: Policy, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,12 +25,15 @@ class Policy:
     context: the most tokens of prompt and answer together, None where the model names no bound. packs: the layers
     take an `attend`, so that answers can share the keys and values of their prompt; found out by trying. window: how
     far back the layers with the shortest view look, None where all see everything; `attend` knows nothing of it.
+    compiles, checkpoints: an `attend` may ask for compiled layers, and for layers computed again in the backward pass.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, packs: bool) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, packs: bool, *, compiles: bool = False, checkpoints: bool = False
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.packs = packs
+        self.packs, self.compiles, self.checkpoints = packs, compiles, checkpoints
         self.eos_ids = _eos_ids(model, tokenizer)
         config = model.config.get_text_config()
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
@@ -111,7 +115,15 @@ class Policy:
         sum_pi_squared: bool = False,
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> TokenStatistics:
-        """`groupwise.policy.token_statistics` under this model's head."""
+        """`groupwise.policy.token_statistics` under this model's head; on a GPU its fused form."""
+        weight = self._fusible_head(hidden)
+        if weight is not None and not sum_pi_squared:
+            from groupwise.policy.fused_head import log_probs_and_entropy
+
+            log_probs, spread = log_probs_and_entropy(
+                hidden, weight, tokens, temperature, entropy_gradient=entropy and entropy_gradient
+            )
+            return TokenStatistics(log_probs, spread if entropy else None)
         return token_statistics(
             self.logits,
             hidden,
@@ -123,6 +135,15 @@ class Policy:
             sum_pi_squared=sum_pi_squared,
             chunk_elements=chunk_elements,
         )
+
+    def _fusible_head(self, hidden: Tensor) -> Tensor | None:
+        """The output layer's weight where a kernel knows the layer: a plain matrix, on a GPU, with Triton at hand."""
+        head: Any = self.model.get_output_embeddings()
+        is_plain = type(head) is torch.nn.Linear and head.bias is None
+        if not is_plain or not hidden.is_cuda or hidden.dtype == torch.float64 or find_spec("triton") is None:
+            return None
+        weight: Tensor = head.weight
+        return weight
 
     def frozen_copy(self) -> Policy:
         """The policy as it is now, for a reference: own weights, no gradients."""

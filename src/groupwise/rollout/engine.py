@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groupwise.errors import BadValueError
 from groupwise.rollout.decode import Decoder
+from groupwise.rollout.slot_decode import Answers, SlotDecoder
 from groupwise.types import Completion, Group, Prompt, Sampling
 
 
@@ -23,6 +24,7 @@ class Model(Protocol):
     window: int | None
     vocab_size: int
     packs: bool
+    compiles: bool
 
     @property
     def device(self) -> torch.device: ...
@@ -42,7 +44,7 @@ class EmbeddedEngine:
     what is sampled beside it, except where two tokens are so close that float rounding decides between them.
     """
 
-    def __init__(self, policy: Model, max_num_seqs: int) -> None:
+    def __init__(self, policy: Model, max_num_seqs: int, memory_share: float = 0.4) -> None:
         if max_num_seqs < 1:
             raise BadValueError(f"rollout.max_num_seqs={max_num_seqs}: at least one answer must fit")
         if not policy.packs:
@@ -52,6 +54,10 @@ class EmbeddedEngine:
             )
         self.policy = policy
         self.max_num_seqs = max_num_seqs
+        self._slot_decoder: SlotDecoder | None = None
+        if policy.device.type == "cuda":
+            total = torch.cuda.get_device_properties(policy.device).total_memory
+            self._slot_decoder = SlotDecoder(policy, max_num_seqs, int(memory_share * total))
 
     def generate(self, prompts: Sequence[Prompt], n: int, sampling: Sampling) -> list[Group]:
         """One group of `n` answers per prompt, in the order of `prompts`."""
@@ -60,14 +66,18 @@ class EmbeddedEngine:
         self._check(prompts, n, sampling)
         was_training = self.policy.model.training
         self.policy.model.eval()
-        with torch.inference_mode():
-            decoder = Decoder(self.policy, [p.token_ids for p in prompts], n, sampling, self.max_num_seqs)
-            answers = [self._completion(*answer) for answer in decoder.run()]
+        with torch.no_grad():
+            answers = [self._completion(*answer) for answer in self._run([p.token_ids for p in prompts], n, sampling)]
         self.policy.model.train(was_training)
         return [
             Group(prompt=prompt, completions=tuple(answers[place * n : (place + 1) * n]))
             for place, prompt in enumerate(prompts)
         ]
+
+    def _run(self, prompts: list[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
+        if self._slot_decoder is not None:
+            return self._slot_decoder.run(prompts, n, sampling)
+        return Decoder(self.policy, prompts, n, sampling, self.max_num_seqs).run()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Write weights into the policy, where they come from elsewhere; the policy's own are read in place."""

@@ -6,6 +6,7 @@ row apart: prompts among themselves, then every answer over its prompt and itsel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,12 @@ class SharedPrompts:
 
     @classmethod
     def build(
-        cls, prompts: list[range], answers: list[range], prompt_of: list[int], device: torch.device
+        cls,
+        prompts: Sequence[range],
+        answers: Sequence[range],
+        prompt_of: Sequence[int],
+        _length: int,
+        device: torch.device,
     ) -> SharedPrompts:
         """From the places of each prompt and of each answer, and the answers' prompts."""
         prompt_places, prompt_mask = _places(prompts, device)
@@ -76,10 +82,10 @@ class SharedPrompts:
         return torch.cat(attended).index_select(0, self.home).transpose(0, 1)[None]
 
 
-def _places(ranges: list[range], device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(ranges: Sequence[range], device: torch.device) -> tuple[Tensor, Tensor]:
     """[rows, longest] places, padded with the row's first, and which are real."""
-    lengths = torch.tensor([len(places) for places in ranges], device=device)
-    first = torch.tensor([places.start for places in ranges], device=device)
+    lengths = torch.tensor([len(places) for places in ranges], dtype=torch.long, device=device)
+    first = torch.tensor([places.start for places in ranges], dtype=torch.long, device=device)
     columns = torch.arange(int(lengths.max()) if len(ranges) else 0, device=device)
     real = columns < lengths[:, None]
     return torch.where(real, first[:, None] + columns, first[:, None]), real

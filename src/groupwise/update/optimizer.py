@@ -16,28 +16,46 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer:
-    """AdamW over named parameters. `step` takes the gradients as they are, and leaves none behind."""
+    """AdamW over named parameters: `gather` after every backward pass, then `step`, which leaves no gradient behind.
+
+    A parameter of lower precision has a float32 master (`config.master_weights`): gradients add up and moments are kept
+    in float32, and the parameter is the master, rounded.
+    """
 
     def __init__(
         self, parameters: Sequence[tuple[str, torch.nn.Parameter]], config: OptimConfig, grad_clip: float
     ) -> None:
         self._parameters = dict(parameters)
+        self._learned = {name: _master(p) if config.master_weights else p for name, p in parameters}
+        self._rounded = [name for name, p in parameters if self._learned[name] is not p]
         self._grad_clip = grad_clip
         self.stepped = False
         self._adamw = torch.optim.AdamW(
-            list(self._parameters.values()),
+            list(self._learned.values()),
             lr=config.lr,
             betas=(config.betas[0], config.betas[1]),
             weight_decay=config.weight_decay,
             fused=True,
         )
 
+    def gather(self) -> None:
+        """Add the gradients of a backward pass to those of the masters."""
+        for name in self._rounded:
+            parameter, master = self._parameters[name], self._learned[name]
+            if parameter.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = parameter.grad.float()
+            else:
+                master.grad += parameter.grad
+            parameter.grad = None
+
     def step(self, rate: float, is_sound: bool = True) -> float:
         """One step at this rate, after clipping the gradient's norm; the norm before clipping.
 
         Where the loss (`is_sound`) or the norm is not finite, weights and moments stay as they are.
         """
-        parameters = list(self._parameters.values())
+        parameters = list(self._learned.values())
         grads = [p.grad for p in parameters if p.grad is not None]
         norm = get_total_norm(grads)
         self.stepped = is_sound and math.isfinite(norm)
@@ -47,14 +65,15 @@ class Optimizer:
             for group in self._adamw.param_groups:
                 group["lr"] = rate
             self._adamw.step()
+            self._round()
         self._adamw.zero_grad(set_to_none=True)
         return float(norm)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Moments by parameter name, and the number of steps behind them; before the first step there are none."""
-        tensors: dict[str, Tensor] = {}
+        """Masters, moments by parameter name, and the number of steps behind them; before the first step no moments."""
+        tensors: dict[str, Tensor] = {f"master.{name}": self._learned[name].detach() for name in self._rounded}
         num_updates: dict[str, int] = {}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._learned.items():
             held = self._adamw.state.get(parameter)
             if held:
                 tensors |= {f"{moment}.{name}": held[moment] for moment in _MOMENTS}
@@ -64,9 +83,25 @@ class Optimizer:
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Moments and counts from another optimiser's `state`; parameters it had none for begin anew."""
         self._adamw.state.clear()
+        with torch.no_grad():
+            for name in self._rounded:
+                self._learned[name].copy_(tensors[f"master.{name}"])
         for name, count in numbers["num_updates"].items():
-            parameter = self._parameters[name]
+            parameter = self._learned[name]
             held: dict[str, Tensor] = {"step": torch.tensor(float(count), device=parameter.device)}
             for moment in _MOMENTS:
                 held[moment] = tensors[f"{moment}.{name}"].to(parameter, copy=True)
             self._adamw.state[parameter] = held
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        if self._rounded:
+            targets = [self._parameters[name].detach() for name in self._rounded]
+            torch._foreach_copy_(targets, [self._learned[name].detach() for name in self._rounded])
+
+
+def _master(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    """The parameter itself, or a float32 copy of one that is less precise."""
+    if parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    return torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)

@@ -8,7 +8,7 @@ state is what it is with the answer alone. An answer's last token predicts nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -48,7 +48,7 @@ class MicroBatch:
 
     input_ids: Int[Tensor, "rows t"]
     position_ids: Int[Tensor, "rows t"] | None
-    attend: SharedPrompts | None
+    attend: Any
     attention_mask: Int[Tensor, "rows t"] | None
     sources: Int[Tensor, "L"]
     targets: Int[Tensor, "L"]
@@ -78,12 +78,26 @@ def number_answers(groups: Sequence[Group]) -> list[Answer]:
     return answers
 
 
-def pack(answers: Sequence[Answer], budget: int, device: torch.device, shared: bool = True) -> list[MicroBatch]:
+@dataclass(frozen=True)
+class Form:
+    """How a micro-batch lies on the device. build: the attention of answers that share their prompt, from the places of
+    prompts and answers, the answers' prompts and the row's length; None: every answer in a row of its own, prompt
+    included, padded on the right. length: of the flat row, from the number of tokens in it."""
+
+    build: Callable[[list[range], list[range], list[int], int, torch.device], Any] | None
+    length: Callable[[int], int] = int
+
+
+SHARED_ROWS = Form(SharedPrompts.build)
+OWN_ROWS = Form(None)
+
+
+def pack(answers: Sequence[Answer], budget: int, device: torch.device, form: Form = SHARED_ROWS) -> list[MicroBatch]:
     """Micro-batches of at most `budget` tokens each, about equally full, likewise long answers together.
 
-    A group that does not fit is cut between answers and its prompt repeated. With `shared` False every answer stands
-    in a row of its own, prompt included, padded on the right.
+    A group that does not fit is cut between answers and its prompt repeated.
     """
+    shared = form.build is not None
     units = sorted(_units(answers, budget, shared), key=lambda unit: max(answer.width for answer in unit))
     costs = [_cost(unit) for unit in units]
     share = sum(costs) / max(1, -(-sum(costs) // budget))
@@ -99,8 +113,7 @@ def pack(answers: Sequence[Answer], budget: int, device: torch.device, shared: b
         batches[-1].extend(unit)
         held += cost
         passed += cost
-    lay_out = _shared_rows if shared else _own_rows
-    return [lay_out(batch, device) for batch in batches]
+    return [_shared_rows(batch, device, form) if shared else _own_rows(batch, device) for batch in batches]
 
 
 def _cost(unit: Sequence[Answer]) -> int:
@@ -126,7 +139,7 @@ def _units(answers: Sequence[Answer], budget: int, shared: bool) -> list[list[An
     return units
 
 
-def _shared_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
+def _shared_rows(batch: list[Answer], device: torch.device, form: Form) -> MicroBatch:
     ids: list[int] = []
     positions: list[int] = []
     sources: list[int] = []
@@ -146,8 +159,11 @@ def _shared_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
             prompt_of.append(len(prompts) - 1)
         ids.extend(tokens)
         positions.extend(range(len(prompt), len(prompt) + len(tokens)))
-    rows = torch.tensor([[ids, positions]], device=device).transpose(0, 1)
-    attend = SharedPrompts.build(prompts, places, prompt_of, device)
+    assert form.build is not None
+    length = form.length(len(ids))
+    attend = form.build(prompts, places, prompt_of, length, device)
+    padding = [0] * (length - len(ids))
+    rows = torch.tensor([[ids + padding, positions + padding]], device=device).transpose(0, 1)
     return MicroBatch(rows[0], rows[1], attend, None, *_targets(batch, sources, device))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from groupwise.config import ActorConfig
-from groupwise.errors import BadValueError, GroupwiseWarning
+from groupwise.errors import BadValueError
 from groupwise.types import Completion, Float, Group
+from groupwise.update.form import choose_form
 from groupwise.update.optimizer import Optimizer
 from groupwise.update.pack import Answer, MicroBatch, number_answers, pack
 from groupwise.update.schedule import learning_rate
@@ -154,21 +154,10 @@ class Updater:
         sampled = [value for answer in answers for value in _sampled(answer.completion)]
         return MiniBatch(
             answers,
-            pack(answers, self._config.micro_batch_tokens, device, self._shares_prompts(answers)),
+            pack(answers, self._config.micro_batch_tokens, device, choose_form(self._policy, answers)),
             advantages,
             torch.tensor(sampled, dtype=torch.float64, device=device),
         )
-
-    def _shares_prompts(self, answers: Sequence[Answer]) -> bool:
-        if not self._policy.packs:
-            reason = "its layers do not take their attention from the caller"
-        elif self._policy.window is not None and max((a.width for a in answers), default=0) > self._policy.window:
-            reason = f"its layers see {self._policy.window} tokens back, and an answer with its prompt is longer"
-        else:
-            return True
-        name = type(self._policy.model).__name__
-        warnings.warn(f"{name} computes the prompt once per answer: {reason}", GroupwiseWarning, stacklevel=2)
-        return False
 
     def _optimiser_step(self, mini: MiniBatch, rate: float) -> dict[str, float]:
         if self._select is not None:
@@ -182,6 +171,7 @@ class Updater:
         for micro in mini.micro_batches:
             outputs, drift = self._loss(micro, mini, loss_of)
             torch.autograd.backward(outputs.loss)
+            self._optimizer.gather()
             total += outputs.loss.detach()
             parts.append({**outputs.metrics, **drift})
         norm = self._optimizer.step(rate, is_sound=bool(total.isfinite()))

@@ -1,0 +1,213 @@
+"""Decoding over slots: prompts computed once and held once, rows refilled as answers end, a step captured in a graph.
+
+    load prompts -> seat answers -> a few steps -> collect what has ended -> ...
+
+The host looks at the device once every few steps, never per token. On a GPU a step is a CUDA graph over compiled
+layers; where the model cannot be compiled or captured it runs as written, and one line says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from groupwise.errors import BadValueError, GroupwiseWarning
+from groupwise.rollout.randomness import uniforms
+from groupwise.rollout.seats import Seats
+from groupwise.rollout.slot_step import SlotAttention, sample
+from groupwise.rollout.slots import Dimensions, Shape, Slots, cache_bytes
+from groupwise.types import Sampling
+
+# Prompt tokens computed at once.
+_PREFILL_TOKENS = 16384
+# Steps between two looks at which rows have ended.
+_STEPS_PER_LOOK = 8
+
+Answers = Iterator[tuple[tuple[int, ...], tuple[float, ...]]]
+
+
+class SlotDecoder:
+    """Keeps its buffers and graphs from call to call; the weights are the policy's own, read where they lie.
+
+    cache_bytes: what keys and values may take, None for no bound.
+    """
+
+    def __init__(self, policy: Any, max_rows: int, max_bytes: int | None = None) -> None:
+        self._policy, self._max_rows, self._max_bytes = policy, max_rows, max_bytes
+        self._dimensions = Dimensions.of(policy.model, policy.dtype)
+        is_eos = torch.zeros(policy.vocab_size, dtype=torch.bool)
+        is_eos[[token for token in policy.eos_ids if token < policy.vocab_size]] = True
+        self._is_eos = is_eos.to(policy.device)
+        self._slots: Slots | None = None
+        self._steps: dict[tuple[Any, ...], Callable[[], None]] = {}
+
+    def run(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
+        """Tokens and log-probabilities of `n` answers to every prompt, in order."""
+        lengths = [len(prompt) for prompt in prompts]
+        slots = self._room_for(lengths, n, sampling)
+        slots.clear()
+        slots.temperature.fill_(sampling.temperature)
+        slots.limit.fill_(sampling.max_tokens)
+        slots.plan_prompts(len(prompts), max(lengths))
+        step = self._step(slots, sampling)
+        seats = Seats(lengths, n, slots.shape)
+        started: dict[int, int] = {}
+        ended: list[tuple[list[int], Tensor, Tensor, Tensor]] = []
+        num_ended = num_steps = 0
+        while num_ended < seats.num_answers:
+            if seats.needs_prompts():
+                self._load(slots, seats, prompts, seats.load_prompts())
+            if seated := seats.seat():
+                self._seat(slots, seats, seated, sampling)
+                started |= dict.fromkeys((row for row, _ in seated), num_steps)
+            left = max(started[row] for row in seats.busy_rows()) + sampling.max_tokens - num_steps
+            for _ in range(min(_STEPS_PER_LOOK, left)):
+                step()
+                num_steps += 1
+            live = slots.live.tolist()
+            rows = [row for row in seats.busy_rows() if not live[row]]
+            if rows:
+                places = torch.tensor(rows, device=self._policy.device)
+                answers = [seats.leave(row) for row in rows]
+                ended.append((answers, slots.tokens[places], slots.log_probs[places], slots.count[places]))
+                num_ended += len(rows)
+                self._send_tables(slots, seats)
+        return _in_order(ended)
+
+    def _room_for(self, lengths: Sequence[int], n: int, sampling: Sampling) -> Slots:
+        """The slots of the last call where they are large enough, else new ones; their graphs go with them."""
+        shape = self._shape(lengths, n, sampling)
+        if self._slots is not None:
+            shape = self._slots.shape.joined(shape)
+        if self._slots is None or self._slots.shape != shape:
+            self._slots = None
+            self._steps.clear()
+            self._slots = Slots(self._dimensions, shape, self._is_eos)
+        return self._slots
+
+    def _shape(self, lengths: Sequence[int], n: int, sampling: Sampling) -> Shape:
+        rows = min(self._max_rows, 1 << (len(lengths) * n - 1).bit_length())
+        pool = -(-sum(lengths) // 1024) * 1024
+        if self._max_bytes is not None:
+            places = self._max_bytes // self._dimensions.token_bytes
+            pool = min(pool, max(*lengths, places // 2))
+            rows = min(rows, (places - pool) // sampling.max_tokens)
+        if rows < 1:
+            least = cache_bytes(self._dimensions, Shape(1, sampling.max_tokens, 1, max(lengths)))
+            raise BadValueError(
+                f"rollout.gpu_memory_utilization leaves {self._max_bytes} bytes for keys and values, and one answer "
+                f"with its prompt takes {least}; raise it, or lower data.max_response_length"
+            )
+        return Shape(rows, sampling.max_tokens, min(n, rows), pool)
+
+    def _step(self, slots: Slots, sampling: Sampling) -> Callable[[], None]:
+        """A decoding step for this sampling, captured where it can be."""
+        is_cut = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0)
+        cut = (sampling.temperature, sampling.top_p, sampling.top_k) if is_cut else None
+        key = (slots.grid_slots, slots.prompt_splits, cut)
+        if key not in self._steps:
+            attention = SlotAttention(slots, self._policy.compiles)
+
+            def step() -> None:
+                sample(slots, self._policy.logits(slots.hidden), sampling)
+                states = self._policy.hidden_states(slots.token[:, None], slots.position[:, None], attend=attention)
+                slots.hidden.copy_(states[:, 0])
+
+            self._steps[key] = _captured(step) if self._policy.device.type == "cuda" else step
+        return self._steps[key]
+
+    def _load(self, slots: Slots, seats: Seats, prompts: Sequence[tuple[int, ...]], numbers: list[int]) -> None:
+        """Compute prompts: their keys and values into the pool, their last states beside the slots."""
+        chunk: list[int] = []
+        for number in numbers:
+            widest = max(len(prompts[other]) for other in (*chunk, number))
+            if chunk and widest * (len(chunk) + 1) > _PREFILL_TOKENS:
+                self._compute(slots, seats, prompts, chunk)
+                chunk = []
+            chunk.append(number)
+        if chunk:
+            self._compute(slots, seats, prompts, chunk)
+
+    def _compute(self, slots: Slots, seats: Seats, prompts: Sequence[tuple[int, ...]], numbers: list[int]) -> None:
+        device = self._policy.device
+        lengths = [len(prompts[number]) for number in numbers]
+        width = max(lengths)
+        ids = [prompts[number] + (self._policy.pad_id,) * (width - len(prompts[number])) for number in numbers]
+        held = [seats.slots[seats.slot_of(number)] for number in numbers]
+        sources = [row * width + place for row, length in enumerate(lengths) for place in range(length)]
+        targets = [s.start + place for s, length in zip(held, lengths, strict=True) if s for place in range(length)]
+        writer = _PromptWriter(slots, torch.tensor([sources, targets], device=device))
+        positions = torch.arange(width, device=device).expand(len(numbers), -1)
+        states = self._policy.hidden_states(torch.tensor(ids, device=device), positions, attend=writer)
+        last = torch.tensor(lengths, device=device) - 1
+        places = torch.tensor([seats.slot_of(number) for number in numbers], device=device)
+        slots.prompt_hidden[places] = states[torch.arange(len(numbers), device=device), last]
+
+    def _seat(self, slots: Slots, seats: Seats, seated: list[tuple[int, int]], sampling: Sampling) -> None:
+        device = self._policy.device
+        rows = torch.tensor([row for row, _ in seated], device=device)
+        answers = torch.tensor([answer for _, answer in seated], device=device)
+        prompts = [answer // seats.n for _, answer in seated]
+        places = torch.tensor([seats.slot_of(prompt) for prompt in prompts], device=device)
+        slots.hidden[rows] = slots.prompt_hidden[places]
+        slots.prompt_length[rows] = torch.tensor([seats.lengths[prompt] for prompt in prompts], device=device)
+        slots.count[rows] = 0
+        slots.live[rows] = 1
+        if sampling.temperature > 0:
+            numbers = uniforms(answers // seats.n, answers % seats.n, sampling.max_tokens, sampling.seed, sampling.step)
+            slots.numbers[rows, : sampling.max_tokens] = numbers
+        self._send_tables(slots, seats)
+
+    def _send_tables(self, slots: Slots, seats: Seats) -> None:
+        targets = (slots.members, slots.slot_start, slots.slot_length)
+        for target, table in zip(targets, seats.tables(), strict=True):
+            target.copy_(torch.tensor(table, dtype=target.dtype))
+
+
+class _PromptWriter:
+    """Causal attention over prompts padded on the right, whose keys and values go into the pool."""
+
+    def __init__(self, slots: Slots, places: Tensor) -> None:
+        self.slots, (self.sources, self.targets) = slots, places
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        for pool, new in ((self.slots.prompt_keys, key), (self.slots.prompt_values, value)):
+            flat = new.transpose(1, 2).flatten(0, 1)
+            pool[layer].index_copy_(0, self.targets, flat.index_select(0, self.sources))
+        is_grouped = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
+
+
+def _captured(step: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph. It is tried out first, while no row is live and nothing can change."""
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        warnings.warn(f"decoding is not captured in a CUDA graph and runs as written: {reason}", GroupwiseWarning, 2)
+        return step
+    return graph.replay
+
+
+def _in_order(ended: list[tuple[list[int], Tensor, Tensor, Tensor]]) -> Answers:
+    """The answers by their numbers."""
+    found: dict[int, tuple[list[int], list[float], int]] = {}
+    for numbers, tokens, log_probs, counts in ended:
+        columns = zip(tokens.tolist(), log_probs.tolist(), counts.tolist(), strict=True)
+        found |= dict(zip(numbers, columns, strict=True))
+    for number in sorted(found):
+        ids, values, count = found[number]
+        yield tuple(ids[:count]), tuple(values[:count])

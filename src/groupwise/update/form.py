@@ -1,0 +1,34 @@
+"""How a batch's answers are laid out for a policy: with their prompt shared where its layers allow it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from groupwise.errors import GroupwiseWarning
+from groupwise.update.flex import FlexGroups, padded_length
+from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, Answer, Form
+
+
+def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
+    """Flex attention on a GPU, a mask under SDPA elsewhere, and rows of their own for a model that cannot share."""
+    if reason := _why_not_shared(policy, answers):
+        name = type(policy.model).__name__
+        warnings.warn(f"{name} computes the prompt once per answer: {reason}", GroupwiseWarning, stacklevel=2)
+        return OWN_ROWS
+    if policy.device.type != "cuda" or policy.dtype == torch.float64 or find_spec("triton") is None:
+        return SHARED_ROWS
+    return Form(partial(FlexGroups.build, compiles=policy.compiles, checkpoints=policy.checkpoints), padded_length)
+
+
+def _why_not_shared(policy: Any, answers: Sequence[Answer]) -> str:
+    if not policy.packs:
+        return "its layers do not take their attention from the caller"
+    if policy.window is not None and max((a.width for a in answers), default=0) > policy.window:
+        return f"its layers see {policy.window} tokens back, and an answer with its prompt is longer"
+    return ""
