@@ -79,8 +79,9 @@ def ours(arguments: argparse.Namespace, shape: dict[str, int]) -> dict[str, Any]
         marks.append(clock())
         metrics = updater.step(groups, judgement.advantages)
         marks.append(clock())
-        for phase, start, end in zip(seconds, (*marks, marks[0]), (*marks[1:], marks[-1]), strict=False):
+        for phase, start, end in zip(("rollout", "judge", "update"), marks, marks[1:], strict=False):
             seconds[phase].append(end - start)
+        seconds["step"].append(marks[-1] - marks[0])
         notes = {name: metrics[name] for name in ("rollout/log_prob_gap", "rollout/log_prob_gap/max", "grad_norm")}
         notes["tokens"] = sum(len(answer.token_ids) for group in groups for answer in group.completions)
     return {"seconds": seconds, "peak": torch.cuda.max_memory_allocated(), "notes": notes}

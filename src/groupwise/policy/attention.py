@@ -42,7 +42,7 @@ def register() -> None:
             if options.get(name) is not None:
                 raise BadValueError(f"{type(module).__name__} attends with {name}, which packing does not know")
         if is_opaque(attend):
-            return opaque_attend(query, key, value, options.get("scaling")).transpose(1, 2), None
+            return opaque_attend(query, key, value, options.get("scaling")), None
         # In compiled layers nothing may depend on which of them it is.
         layer = None if getattr(attend, "compiles", False) else module.layer_idx
         attended = attend(layer, query, key, value, options.get("scaling"))

@@ -4,8 +4,9 @@
     model.base_model(..., attend=attend)    # compiled where `attend.compiles` is true, as written elsewhere
 
 All layers of a model run the same code. It is compiled as one function that takes the layer as an argument, and
-nothing in it may depend on which layer that is: an `attend` that must know is `opaque`, a call the compiler does not
-look into, and is told the layer from outside.
+nothing in it may depend on which layer that is: an `attend` that must know is opaque (`is_opaque`), a call the compiler
+does not look into, and is told the layer from outside. One form serves every length where the `attend` is dynamic
+(`is_dynamic`), else each has its own.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ def is_opaque(attend: Any) -> bool:
 @torch.library.custom_op("groupwise::attend", mutates_args=())
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     attended: Tensor = _calling.attend(_calling.layer, query, key, value, scale)
-    return attended
+    return attended.transpose(1, 2).contiguous()
 
 
 @_attend.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:  # noqa: ARG001
-    return query.new_empty(query.shape)
+    rows, heads, tokens, width = query.shape
+    return query.new_empty(rows, tokens, heads, width)
 
 
 def opaque_attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    """What the `attend` in use makes of this layer's queries, keys and values."""
+    """What the `attend` in use makes of this layer's queries, keys and values, [b, t, heads, d]."""
     attended: Tensor = _attend(query, key, value, scale)
     return attended
 
@@ -73,11 +75,11 @@ def number_layers(model: Any) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _compiled(plain: Any) -> Any:
+def _compiled(plain: Any, is_dynamic: bool) -> Any:
     import torch._dynamo as dynamo
 
     dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _MOST_FORMS)
-    return torch.compile(plain, dynamic=False)
+    return torch.compile(plain, dynamic=is_dynamic)
 
 
 def _numbered(number: int, plain: Any) -> Any:
@@ -87,7 +89,8 @@ def _numbered(number: int, plain: Any) -> Any:
         if attend is None:
             return plain(self, *arguments, **options)
         _calling.attend, _calling.layer = attend, number
-        form = _compiled(plain) if getattr(attend, "compiles", False) else plain
+        is_dynamic = getattr(attend, "is_dynamic", False)
+        form = _compiled(plain, is_dynamic) if getattr(attend, "compiles", False) else plain
         if getattr(attend, "checkpoints", False) and torch.is_grad_enabled():
             return checkpoint(form, self, *arguments, attend=attend, use_reentrant=False, **options)
         return form(self, *arguments, attend=attend, **options)

@@ -19,7 +19,7 @@ from groupwise.policy.attention import register
 from groupwise.policy.compiled import number_layers
 from groupwise.policy.model import Policy
 from groupwise.policy.norms import widen_rms_norms
-from groupwise.policy.probe import head_is_plain, takes_attend
+from groupwise.policy.probe import head_is_plain, joins_siblings, takes_attend
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -67,6 +67,8 @@ def wrap(model: Any, tokenizer: Any, *, compiles: bool = False, checkpoints: boo
             "which is not supported; choose a model without final_logit_softcapping and logit scales"
         )
     is_numbered = packs and number_layers(model)
+    if compiles and is_numbered:
+        joins_siblings(model)
     return Policy(model, tokenizer, packs, compiles=compiles and is_numbered, checkpoints=checkpoints and is_numbered)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from groupwise.errors import BadValueError
 from groupwise.policy.attention import Attend
 from groupwise.policy.log_probs import CHUNK_ELEMENTS, TokenStatistics, token_statistics
+from groupwise.policy.siblings import join_siblings
 from groupwise.types import Task
 
 
@@ -149,6 +150,9 @@ class Policy:
         """The policy as it is now, for a reference: own weights, no gradients."""
         copied = copy.copy(self)
         copied.model = copy.deepcopy(self.model).requires_grad_(False)
+        if self.compiles:
+            # The copies of joined weights are no longer views of one tensor.
+            join_siblings(copied.model)
         return copied
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:

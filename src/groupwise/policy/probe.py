@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from groupwise.errors import GroupwiseError
 from groupwise.policy.attention import ATTENTION
+from groupwise.policy.siblings import join_siblings, separate_siblings
 
 _TOKENS = 5
 
@@ -52,6 +53,22 @@ def head_is_plain(model: Any) -> bool:
         logits = model(input_ids=ids, use_cache=False).logits
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         return _close(logits, model.get_output_embeddings()(states))
+
+
+def joins_siblings(model: Any) -> bool:
+    """Join the layers that read the same input; whether the model then computes what it did. If not they stay apart."""
+    ids, positions = _probe(model)
+    with torch.no_grad():
+        plain = _states(model, ids, positions)
+        join_siblings(model)
+        try:
+            agrees = _close(plain, _states(model, ids, positions))
+        except IndexError:
+            # They are called in another order.
+            agrees = False
+    if not agrees:
+        separate_siblings(model)
+    return agrees
 
 
 def _probe(model: Any) -> tuple[Tensor, Tensor]:

@@ -141,7 +141,7 @@ class SlotDecoder:
         held = [seats.slots[seats.slot_of(number)] for number in numbers]
         sources = [row * width + place for row, length in enumerate(lengths) for place in range(length)]
         targets = [s.start + place for s, length in zip(held, lengths, strict=True) if s for place in range(length)]
-        writer = _PromptWriter(slots, torch.tensor([sources, targets], device=device))
+        writer = _PromptWriter(slots, torch.tensor([sources, targets], device=device), self._policy.compiles)
         positions = torch.arange(width, device=device).expand(len(numbers), -1)
         states = self._policy.hidden_states(torch.tensor(ids, device=device), positions, attend=writer)
         last = torch.tensor(lengths, device=device) - 1
@@ -172,8 +172,11 @@ class SlotDecoder:
 class _PromptWriter:
     """Causal attention over prompts padded on the right, whose keys and values go into the pool."""
 
-    def __init__(self, slots: Slots, places: Tensor) -> None:
+    is_dynamic = True
+
+    def __init__(self, slots: Slots, places: Tensor, compiles: bool) -> None:
         self.slots, (self.sources, self.targets) = slots, places
+        self.compiles = self.is_opaque = compiles
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         for pool, new in ((self.slots.prompt_keys, key), (self.slots.prompt_values, value)):

@@ -43,8 +43,8 @@ class FlexGroups:
         checkpoints: bool,
     ) -> FlexGroups:
         """From the places of each prompt and of each answer, and the answers' prompts."""
-        prompt_at, answer_at = torch.tensor(owners(prompts, answers, prompt_of, length), device=device)
-        return cls(block_mask(prompt_at, answer_at), compiles, checkpoints)
+        prompt_at, answer_at = owners(prompts, answers, prompt_of, length)
+        return cls(block_mask(prompt_at.to(device), answer_at.to(device)), compiles, checkpoints)
 
     def __call__(self, _layer: int | None, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         attention: Any = flex_attention if self.compiles else _compiled_flex_attention()
@@ -59,15 +59,14 @@ def padded_length(num_tokens: int) -> int:
 
 def owners(
     prompts: Sequence[range], answers: Sequence[range], prompt_of: Sequence[int], length: int
-) -> tuple[list[int], list[int]]:
+) -> tuple[Int[Tensor, "L"], Int[Tensor, "L"]]:
     """Of every place in the flat row its prompt and its answer (-1: none); what is past the end is a prompt apart."""
-    prompt_at, answer_at = [len(prompts)] * length, [_NO_ANSWER] * length
-    for number, places in enumerate(prompts):
-        prompt_at[places.start : places.stop] = [number] * len(places)
-    for number, (places, prompt) in enumerate(zip(answers, prompt_of, strict=True)):
-        prompt_at[places.start : places.stop] = [prompt] * len(places)
-        answer_at[places.start : places.stop] = [number] * len(places)
-    return prompt_at, answer_at
+    stretches = [(p.start, len(p), number, _NO_ANSWER) for number, p in enumerate(prompts)]
+    stretches += [(a.start, len(a), prompt_of[number], number) for number, a in enumerate(answers)]
+    end = sum(size for _, size, _, _ in stretches)
+    stretches.append((end, length - end, len(prompts), _NO_ANSWER))
+    _, lengths, prompt_at, answer_at = torch.tensor(sorted(stretches)).T
+    return torch.repeat_interleave(prompt_at, lengths), torch.repeat_interleave(answer_at, lengths)
 
 
 def block_mask(prompt_of: Int[Tensor, "L"], answer_of: Int[Tensor, "L"]) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -140,31 +139,54 @@ def _units(answers: Sequence[Answer], budget: int, shared: bool) -> list[list[An
 
 
 def _shared_rows(batch: list[Answer], device: torch.device, form: Form) -> MicroBatch:
+    """One flat row of stretches: each prompt, then its answers but for their last tokens."""
     ids: list[int] = []
-    positions: list[int] = []
-    sources: list[int] = []
     prompts: list[range] = []
     places: list[range] = []
     prompt_of: list[int] = []
+    before: list[int] = []
+    starts: list[int] = []
     for previous, answer in zip([None, *batch], batch, strict=False):
         prompt, tokens = answer.prompt_tokens, answer.completion.token_ids[:-1]
         if previous is None or previous.prompt != answer.prompt:
             prompts.append(range(len(ids), len(ids) + len(prompt)))
             ids.extend(prompt)
-            positions.extend(range(len(prompt)))
-        sources.append(prompts[-1].stop - 1)
-        sources.extend(range(len(ids), len(ids) + len(tokens)))
+        before.append(prompts[-1].stop - 1)
+        starts.append(len(ids))
         if tokens:
             places.append(range(len(ids), len(ids) + len(tokens)))
             prompt_of.append(len(prompts) - 1)
         ids.extend(tokens)
-        positions.extend(range(len(prompt), len(prompt) + len(tokens)))
     assert form.build is not None
     length = form.length(len(ids))
     attend = form.build(prompts, places, prompt_of, length, device)
-    padding = [0] * (length - len(ids))
-    rows = torch.tensor([[ids + padding, positions + padding]], device=device).transpose(0, 1)
-    return MicroBatch(rows[0], rows[1], attend, None, *_targets(batch, sources, device))
+    input_ids = torch.tensor([ids + [0] * (length - len(ids))], device=device)
+    positions = _positions(prompts, places, prompt_of, length).to(device)
+    # An answer's first token is predicted by the last of its prompt, every other by the token before it.
+    counts, place = _places_in_answers(batch)
+    sources = torch.where(place == 0, _repeat(before, counts), _repeat(starts, counts) + place - 1).to(device)
+    return MicroBatch(input_ids, positions[None], attend, None, sources, *_targets(batch, device))
+
+
+def _positions(prompts: list[range], answers: list[range], prompt_of: list[int], length: int) -> Int[Tensor, "L"]:
+    """0, 1, 2, ... in a prompt, going on from its end in each of its answers; 0 in the padding."""
+    stretches = [(p.start, len(p), 0) for p in prompts]
+    stretches += [(a.start, len(a), len(prompts[p])) for a, p in zip(answers, prompt_of, strict=True)]
+    starts, lengths, firsts = torch.tensor(sorted(stretches)).T
+    total = int(lengths.sum())
+    shifts = torch.repeat_interleave(firsts - starts, lengths)
+    return torch.cat([torch.arange(total) + shifts, torch.zeros(length - total, dtype=torch.long)])
+
+
+def _places_in_answers(batch: list[Answer]) -> tuple[Int[Tensor, "B"], Int[Tensor, "L"]]:
+    """How many tokens each answer has, and of each of them its place in its answer."""
+    counts = torch.tensor([len(answer.completion.token_ids) for answer in batch])
+    firsts = counts.cumsum(0) - counts
+    return counts, torch.arange(int(counts.sum())) - torch.repeat_interleave(firsts, counts)
+
+
+def _repeat(values: Sequence[int], counts: Int[Tensor, "B"]) -> Int[Tensor, "L"]:
+    return torch.repeat_interleave(torch.tensor(values, dtype=torch.long), counts)
 
 
 def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
@@ -173,23 +195,22 @@ def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
     columns = torch.arange(width, device=device)
-    sources = [
-        place
-        for row, answer in enumerate(batch)
-        for place in range(row * width + len(answer.prompt_tokens) - 1, row * width + answer.width)
-    ]
+    counts, place = _places_in_answers(batch)
+    lasts = [row * width + len(answer.prompt_tokens) - 1 for row, answer in enumerate(batch)]
+    sources = (_repeat(lasts, counts) + place).to(device)
     mask = (columns < lengths[:, None]).long()
-    return MicroBatch(ids, None, None, mask, *_targets(batch, sources, device))
+    return MicroBatch(ids, None, None, mask, sources, *_targets(batch, device))
 
 
-def _targets(batch: list[Answer], sources: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    lengths = [len(answer.completion.token_ids) for answer in batch]
-    ends = list(accumulate(lengths))
-    targets = [token for answer in batch for token in answer.completion.token_ids]
-    tokens = [i for answer, n in zip(batch, lengths, strict=True) for i in range(answer.start, answer.start + n)]
-    assert len(sources) == len(targets) == (ends[-1] if ends else 0)
-    sequence_ids = [row for row, length in enumerate(lengths) for _ in range(length)]
-    numbers = [answer.number for answer in batch]
-    prompts = [answer.prompt for answer in batch]
-    columns = (sources, targets, tokens, sequence_ids, numbers, prompts)
-    return tuple(torch.tensor(column, dtype=torch.long, device=device) for column in columns)
+def _targets(batch: list[Answer], device: torch.device) -> tuple[Tensor, ...]:
+    """targets, tokens, sequence_ids, answers and prompt_ids of a MicroBatch."""
+    counts, place = _places_in_answers(batch)
+    targets = torch.tensor([token for answer in batch for token in answer.completion.token_ids])
+    columns = (
+        targets,
+        _repeat([answer.start for answer in batch], counts) + place,
+        _repeat(range(len(batch)), counts),
+        torch.tensor([answer.number for answer in batch]),
+        torch.tensor([answer.prompt for answer in batch]),
+    )
+    return tuple(column.to(device) for column in columns)
