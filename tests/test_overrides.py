@@ -69,9 +69,10 @@ def test_settings_of_a_file_come_before_those_of_the_command_line(tmp_path):
     assert (config.actor.optim.lr, config.actor.entropy_coeff) == (1e-6, 0.5)
     assert config.algorithm.pf_ppo == {"weight_pow": 2.0}
     assert len(notes) == 2
-    path.write_text("rollout: {m: 4}\n")
-    with pytest.raises(UnknownNameError, match=r"unknown setting 'rollout\.m'; the nearest is 'rollout\.n'"):
-        read_overrides([], file=path)
+    for text, key in (("rollout: {m: 4}", "rollout.m"), ("rolout: null", "rolout"), ("rollout: 3", "rollout")):
+        path.write_text(text)
+        with pytest.raises(UnknownNameError, match=f"unknown setting '{key}'"):
+            read_overrides([], file=path)
 
 
 @pytest.mark.parametrize("settings", [[], ["algorithm.filter_groups.metric=acc", "data.val_files=[a.jsonl]"]])

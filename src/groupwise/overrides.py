@@ -142,13 +142,15 @@ def _split(argument: str) -> tuple[str, Any]:
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"rollout": {"n": 8}} -> {"rollout.n": 8}; a setting that is itself a mapping stays one."""
-    whole = leaf_types(RunConfig)
+    leaves = leaf_types(RunConfig)
     flat: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
-        is_section = key not in whole and (isinstance(value, Mapping) or value is None)
-        # A section that is null, as `filter_groups` in a run's config.yaml, sets nothing.
-        flat |= _flat(value or {}, f"{key}.") if is_section else {key: value}
+        if isinstance(value, Mapping) and value and key not in leaves:
+            flat |= _flat(value, f"{key}.")
+        elif value or key in leaves or not any(leaf.startswith(f"{key}.") for leaf in leaves):
+            flat[key] = value
+        # What is left is an empty section, as `filter_groups: null` in a run's config.yaml: it sets nothing.
     return flat
 
 
