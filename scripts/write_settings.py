@@ -1,9 +1,9 @@
-"""Write the tables of docs/configuration.md from the settings themselves.
+"""Write the tables of settings and of verl's names in docs/ from the code itself.
 
     python scripts/write_settings.py
 
 Names, defaults and meanings come from `groupwise.config`, ranges from `groupwise.checks`, verl's names from
-`groupwise.overrides`. What stands outside the marked parts of the page is written by hand. A test compares.
+`groupwise.verl_names`. What stands outside the marked parts of a page is written by hand. A test compares.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from groupwise.checks import RULES
 from groupwise.config import FilterGroupsConfig, RunConfig, Section
-from groupwise.overrides import VERL_NAMES
+from groupwise.verl_names import NAMES, PASSED_OVER
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS / "configuration.md", DOCS / "coming-from-verl.md"]
 _MARKED = re.compile(r"(<!-- written by scripts/write_settings.py: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
@@ -78,16 +80,27 @@ def all_settings() -> str:
 def verl_names() -> str:
     """verl's names and ours, where they differ; a name that ends in a dot stands for all that begin with it."""
     lines = ["| verl | here |", "|---|---|"]
-    for theirs, ours in VERL_NAMES.items():
+    for theirs, ours in NAMES.items():
         rest = "*" if theirs.endswith(".") else ""
         lines.append(f"| `{theirs}{rest}` | `{ours}{rest}` |")
     return "\n".join([*lines, ""])
 
 
+def passed_over() -> str:
+    """verl's names that decide nothing here, by the reason."""
+    lines = []
+    for reason in dict.fromkeys(PASSED_OVER.values()):
+        names = [f"`{name}{'*' * name.endswith('.')}`" for name, why in PASSED_OVER.items() if why == reason]
+        item = f"- Because {reason}: {', '.join(names)}."
+        lines += wrap(item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, ""])
+
+
 def render(page: str) -> str:
-    parts = {"settings": all_settings, "names": verl_names}
+    parts = {"settings": all_settings, "names": verl_names, "passed_over": passed_over}
     return _MARKED.sub(lambda found: f"{found[1]}\n{parts[found[2]]()}\n{found[3]}", page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -191,13 +191,25 @@ def test_every_command_shown_is_understood(words):
     check_config(config)
 
 
-def test_the_page_of_settings_is_the_settings():
-    """After a change of config.py or checks.py: python scripts/write_settings.py"""
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))["render"](page) == page
-    # With the sections that are off by default, whose keys stand there as well.
-    keys = set(leaf_types(RunConfig))
-    assert {key for key in keys if f"| `{key}` |" in page} == keys
+def test_the_pages_of_settings_are_the_settings():
+    """After a change of the settings, their ranges or verl's names: python scripts/write_settings.py"""
+    script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
+    for page in script["PAGES"]:
+        text = page.read_text(encoding="utf-8")
+        assert script["render"](text) == text
+    shown = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert all(f"| `{key}` |" in shown for key in leaf_types(RunConfig))
+
+
+def test_the_defaults_beside_verls_are_the_defaults():
+    script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
+    for key, (_, ours) in table(ROOT / "docs" / "coming-from-verl.md", "setting").items():
+        section, *names = key.split(".")
+        value = RunConfig()[section]
+        for name in names:
+            value = value[name]
+        if value is not None:
+            assert ours == script["as_written"](value), key
 
 
 def test_layers_import_only_from_above():

@@ -1,11 +1,14 @@
 """key=value to typed settings: what is taken, what is refused, and what the refusal says."""
 
+import re
+
 import pytest
 from omegaconf import OmegaConf
 
 from groupwise.config import RunConfig
 from groupwise.errors import BadValueError, UnknownNameError
 from groupwise.overrides import as_dict, build, differences, dump_config, leaf_types, load_config, read_overrides
+from groupwise.verl_names import DONE_ANYWAY, NAMES, PASSED_OVER, REMEDIES
 
 
 def read(*arguments, base=None):
@@ -101,6 +104,85 @@ def test_names_of_verl_are_understood_with_one_line_each():
         "actor_rollout_ref.rollout.n is read as rollout.n",
         "actor_rollout_ref.actor.policy_loss.loss_mode is read as actor.loss_mode",
     ]
+
+
+# The GRPO command of verl's documentation, with a reward function and a length of its own.
+VERLS_COMMAND = """
+algorithm.adv_estimator=grpo
+data.train_files=gsm8k/train.parquet
+data.val_files=gsm8k/test.parquet
+data.train_batch_size=1024
+data.max_prompt_length=512
+data.max_response_length=1024
+data.filter_overlong_prompts=False
+data.truncation=error
+actor_rollout_ref.model.path=Qwen/Qwen3-8B
+actor_rollout_ref.actor.optim.lr=1e-6
+actor_rollout_ref.model.use_remove_padding=True
+actor_rollout_ref.actor.ppo_mini_batch_size=256
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32
+actor_rollout_ref.actor.use_kl_loss=True
+actor_rollout_ref.actor.kl_loss_coef=0.001
+actor_rollout_ref.actor.kl_loss_type=low_var_kl
+actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.model.enable_gradient_checkpointing=True
+actor_rollout_ref.actor.fsdp_config.param_offload=False
+actor_rollout_ref.actor.fsdp_config.optimizer_offload=False
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32
+actor_rollout_ref.rollout.tensor_model_parallel_size=2
+actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.gpu_memory_utilization=0.6
+actor_rollout_ref.rollout.n=5
+actor_rollout_ref.rollout.top_k=-1
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32
+actor_rollout_ref.ref.fsdp_config.param_offload=True
+algorithm.use_kl_in_reward=False
++reward.custom_reward_function.path=my_reward.py
+trainer.critic_warmup=0
+trainer.logger=[console,wandb]
+trainer.project_name=verl_grpo_example_gsm8k
+trainer.n_gpus_per_node=8
+trainer.nnodes=1
+trainer.save_freq=20
+trainer.test_freq=5
+trainer.total_epochs=15
+trainer.total_training_steps=105
+"""
+
+
+def test_a_command_of_verl_is_taken_as_it_stands():
+    config, notes = read_overrides(VERLS_COMMAND.split())
+    assert (config.model.path, config.data.train_files) == ("Qwen/Qwen3-8B", ("gsm8k/train.parquet",))
+    assert (config.data.train_batch_size, config.actor.ppo_mini_batch_size, config.rollout.n) == (1024, 256, 5)
+    assert (config.rollout.top_k, config.actor.use_kl_loss, config.actor.optim.lr) == (0, True, 1e-6)
+    assert (config.reward.function, config.trainer.total_training_steps) == ("my_reward.py:compute_score", 105)
+    passed = [note for note in notes if "passed over" in note]
+    # One line a reason: memory, computing, machines, logging, the critic, what is so anyway, and the epochs.
+    assert len(passed) == 7
+    asked = [argument.split("=")[0].lstrip("+") for argument in VERLS_COMMAND.split()]
+    mentioned = re.split(r"[,:]? ", " ".join(notes))
+    assert {key for key in asked if key not in leaf_types(RunConfig)} <= set(mentioned)
+    assert "trainer.critic_warmup: passed over, there is no critic" in notes
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("trainer.total_epochs=3", "give trainer.total_training_steps"),
+        ("data.filter_overlong_prompts=True", "take prompts above data.max_prompt_length out of the files"),
+        ("trainer.resume_mode=auto", "groupwise train --resume RUN"),
+        ("actor_rollout_ref.model.trust_remote_code=True", "is never run"),
+    ],
+)
+def test_what_would_change_the_run_and_has_no_counterpart_is_refused_with_what_to_do(argument, remedy):
+    with pytest.raises(UnknownNameError, match=f"there is no setting '{argument.split('=')[0]}' here; .*{remedy}"):
+        read(argument)
+
+
+def test_no_name_of_ours_is_passed_over():
+    ours = leaf_types(RunConfig)
+    assert not [name for name in (*PASSED_OVER, *DONE_ANYWAY, *REMEDIES) if name in ours]
+    assert all(name in ours or name.endswith(".") for name in NAMES.values())
 
 
 def test_a_reward_file_without_a_name_means_compute_score():

@@ -17,18 +17,7 @@ from yaml import YAMLError
 
 from groupwise.config import RunConfig, Section
 from groupwise.errors import BadValueError, UnknownNameError
-
-# verl's longer names, most specific first: what stands before -> what we call it.
-VERL_NAMES: dict[str, str] = {
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "actor.loss_mode",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "actor.micro_batch_tokens",
-    "actor_rollout_ref.actor.": "actor.",
-    "actor_rollout_ref.rollout.": "rollout.",
-    "actor_rollout_ref.model.": "model.",
-    "trainer.default_local_dir": "trainer.run_dir",
-    "data.val_batch_size": "data.val_size",
-}
-_REWARD_PATH, _REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
+from groupwise.verl_names import translate
 
 
 def read_overrides(
@@ -39,8 +28,8 @@ def read_overrides(
     base: a nested dict to start from. file: YAML whose settings come before the arguments.
     """
     given = {} if file is None else _flat(load_config(file))
-    values, notes = _translate(given | dict(_split(argument) for argument in arguments))
     known = leaf_types(RunConfig)
+    values, notes = translate(given | dict(_split(argument) for argument in arguments), known)
     nested: dict[str, Any] = _copy(base or {})
     for key, value in values.items():
         if key not in known:
@@ -152,22 +141,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat[key] = value
         # What is left is an empty section, as `filter_groups: null` in a run's config.yaml: it sets nothing.
     return flat
-
-
-def _translate(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    notes = []
-    translated: dict[str, Any] = {}
-    if _REWARD_PATH in values:
-        name = values.pop(_REWARD_NAME, "compute_score")
-        translated["reward.function"] = f"{values.pop(_REWARD_PATH)}:{name}"
-        notes.append(f"{_REWARD_PATH} is read as reward.function={translated['reward.function']}")
-    for key, value in values.items():
-        before = next((name for name in VERL_NAMES if key == name or (name.endswith(".") and key.startswith(name))), "")
-        ours = VERL_NAMES[before] + key[len(before) :] if before else key
-        if ours != key:
-            notes.append(f"{key} is read as {ours}")
-        translated[ours] = value
-    return translated, notes
 
 
 def _unknown_key(key: str, known: Mapping[str, Any]) -> UnknownNameError:
