@@ -28,6 +28,7 @@ from groupwise.store.attempts import Attempts
 from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_checkpoint
 from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
 from groupwise.types import Group, Sampling
+from groupwise.watch import Watch
 
 # Far from every training step, so that evaluation draws random numbers of its own, the same every time.
 _EVALUATION_STEP = 1 << 40
@@ -60,8 +61,8 @@ class Run:
         self.metrics = Metrics(run_dir / "metrics.jsonl")
         self._rollouts, self._checkpoints = run_dir / "rollouts", run_dir / "checkpoints"
         self.step = 0
-        self._bad_in_a_row = 0
         self._attempt = Attempts(console.note)
+        self._watch = Watch(config, console.note)
 
     def train_step(self) -> dict[str, Any]:
         """One round of the algorithm; the row of metrics it earned."""
@@ -73,9 +74,10 @@ class Run:
         judgement = clock("advantage", lambda: parts.judge(groups))
         update = clock("update", lambda: parts.updater.step(groups, judgement.advantages))
         clock("store", lambda: self._keep_answers(groups, judgement.advantages))
-        self._check(update)
         num_tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
-        return {"step": self.step, **judgement.metrics, **update, **clock.metrics(num_tokens)}
+        row = {"step": self.step, **judgement.metrics, **update, **clock.metrics(num_tokens)}
+        self._watch(row, groups, weights_are_finite=parts.is_finite())
+        return row
 
     def evaluate(self) -> dict[str, Any]:
         started = time.perf_counter()
@@ -99,9 +101,12 @@ class Run:
     def record(self, row: Mapping[str, Any]) -> None:
         self._attempt("metrics.jsonl", self.step, lambda: self.metrics.append(row))
         self.console.step(dict(row))
+        if self._watch.hopeless:
+            raise TrainingStoppedError(self._watch.hopeless)
 
     def save(self) -> None:
-        self._attempt("a checkpoint", self.step, self._save)
+        if self._watch.is_sound:
+            self._attempt("a checkpoint", self.step, self._save)
 
     def finish(self) -> None:
         try:
@@ -115,7 +120,6 @@ class Run:
         numbers = {
             **self.parts.numbers(),
             "metrics_size": self.metrics.size,
-            "bad_in_a_row": self._bad_in_a_row,
             "config": as_dict(self.config),
         }
         checkpoint = Checkpoint(self.step, self.parts.tensors(), numbers)
@@ -132,7 +136,7 @@ class Run:
         if checkpoint is not None:
             refuse_changes(checkpoint.numbers["config"], self.config)
             self.parts.load(checkpoint.tensors, checkpoint.numbers)
-            self.step, self._bad_in_a_row = checkpoint.step, checkpoint.numbers["bad_in_a_row"]
+            self.step = checkpoint.step
             self.console.note(f"resumed after step {self.step}")
             # A run killed between a checkpoint and the removal of an older one left one too many.
             rotate(self._checkpoints, self.step, self.config.trainer.max_ckpt_to_keep)
@@ -140,19 +144,6 @@ class Run:
             self.console.note("metrics.jsonl is shorter than it was: the rows that are missing stay missing")
         self.console.progress.recall(self.metrics.rows())
         forget_rollouts(self._rollouts, self.step)
-
-    def _check(self, update: Mapping[str, Any]) -> None:
-        """End a run that cannot recover. What it last saved is from before it went wrong."""
-        self._bad_in_a_row = self._bad_in_a_row + 1 if update["update/skipped"] else 0
-        if self._bad_in_a_row >= self.config.trainer.max_bad_steps:
-            raise TrainingStoppedError(
-                f"the loss or gradient was not finite in {self._bad_in_a_row} steps in a row, the last of them step "
-                f"{self.step}; lower actor.optim.lr, or look at the last rollouts for answers that break the reward"
-            )
-        if not all(bool(weights.detach().isfinite().all()) for _, weights in self.parts.policy.parameters()):
-            raise TrainingStoppedError(
-                f"the weights are not finite after step {self.step}, and were not saved; lower actor.optim.lr"
-            )
 
 
 class _Clock:

@@ -62,6 +62,10 @@ class Parts:
     def _select(self, fields: Fields) -> Tensor:
         return select_by_covariance(LossInputs(**fields), self._config.actor, generator=self._draws)
 
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return bool(torch.stack([p.detach().isfinite().all() for _, p in self.policy.parameters()]).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Weights and the updater's moments, by name."""
         weights = {f"model.{name}": parameter.detach() for name, parameter in self.policy.parameters()}
