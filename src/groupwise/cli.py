@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from groupwise.errors import BadValueError, GroupwiseError, MissingFieldError, UnknownNameError
+from groupwise.errors import BadValueError, GroupwiseError, MissingFieldError, UnknownNameError, os_reason
 from groupwise.observe.text import printable
 
 app = typer.Typer(
@@ -98,7 +99,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's fold
     try:
         print(write_report(run))
     except OSError as error:
-        raise BadValueError(f"{run}: report.html cannot be written: {error.strerror}") from error
+        raise BadValueError(f"{run}: report.html cannot be written: {os_reason(error)}") from error
 
 
 def main() -> None:
@@ -125,7 +126,8 @@ def main() -> None:
 
 def fail(message: str, code: int) -> int:
     """One line, whatever the message says, and the code."""
-    print(f"groupwise: {printable(' '.join(message.split()))}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"groupwise: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 

@@ -14,6 +14,7 @@ GroupwiseWarning           (a UserWarning)                the result is defined,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -69,6 +70,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
 def unwritten(what: str, run_dir: object, error: OSError) -> TrainingStoppedError:
     """The end of a run that did not fit on the disk: nothing is lost that `--resume` does not make again."""
     return TrainingStoppedError(
-        f"{what} could not be written to {run_dir} ({error.strerror or error}); make room there, and then: "
+        f"{what} could not be written to {run_dir} ({os_reason(error)}); make room there, and then: "
         f"groupwise train --resume {run_dir}"
     )
+
+
+def os_reason(error: OSError) -> str:
+    """`No space left on device`, without the words that libraries put around it."""
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise.checks import check_config
 from groupwise.config import RunConfig
-from groupwise.errors import BadValueError, TrainingStoppedError, unwritten
+from groupwise.errors import BadValueError, TrainingStoppedError, os_reason, unwritten
 from groupwise.evaluation import evaluate
 from groupwise.inspect import write_report
 from groupwise.loop import train
@@ -106,7 +106,7 @@ def report(run_dir: Path, console: Console) -> dict[str, str]:
     try:
         return {"report": str(write_report(run_dir))}
     except OSError as error:
-        console.note(f"report.html could not be written ({error.strerror}); later: groupwise report {run_dir}")
+        console.note(f"report.html could not be written ({os_reason(error)}); later: groupwise report {run_dir}")
         return {}
 
 
@@ -175,5 +175,5 @@ def make_folder(config: RunConfig) -> Path:
 
 def unwritable(run_dir: Path, error: OSError) -> BadValueError:
     return BadValueError(
-        f"trainer.run_dir={run_dir} cannot be written: {error.strerror}; choose a folder you may write to"
+        f"trainer.run_dir={run_dir} cannot be written: {os_reason(error)}; choose a folder you may write to"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from groupwise.errors import os_reason
+
 
 class Attempts:
     """Runs a write and goes on where the disk refuses it; the first refusal and the recovery are one line each.
@@ -21,9 +23,8 @@ class Attempts:
             write()
         except OSError as error:
             if what not in self._missed:
-                reason = error.strerror or str(error)
-                self._say(f"step {step}: {what} could not be written ({reason}); the run goes on and tries again")
+                self._say(f"step {step}: {what} could not be written ({os_reason(error)}); the run goes on")
             self._missed[what] = self._missed.get(what, 0) + 1
         else:
             if missed := self._missed.pop(what, 0):
-                self._say(f"step {step}: {what} could be written again, after {missed} times")
+                self._say(f"step {step}: {what} could be written again (missed {missed} times)")

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from groupwise.errors import BadValueError
+from groupwise.errors import BadValueError, os_reason
 
 LOCK = ".lock"
 _held: set[int] = set()
@@ -27,7 +27,7 @@ class RunLock:
             self._handle = os.open(self._run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadValueError(
-                f"trainer.run_dir={self._run_dir} cannot be written: {error.strerror}; make it writable, or choose "
+                f"trainer.run_dir={self._run_dir} cannot be written: {os_reason(error)}; make it writable, or choose "
                 "another folder"
             ) from error
         try:
@@ -52,7 +52,7 @@ class RunLock:
                 "wait for it, or give this run a folder of its own"
             )
         return BadValueError(
-            f"trainer.run_dir={self._run_dir} cannot be locked: {error.strerror}; choose a folder on a local disk"
+            f"trainer.run_dir={self._run_dir} cannot be locked: {os_reason(error)}; choose a folder on a local disk"
         )
 
 
