@@ -29,8 +29,8 @@ def metrics_row(step, steps=100, noise=None):
             "grad_norm": 0.4 + noise.random() * 0.3 + 0.5 * (1 - learned),
             "response_length/mean": 3.4 - 0.3 * learned + noise.gauss(0, 0.03),
             "groups/no_signal": min(1.0, 0.2 + 0.6 * learned + noise.gauss(0, 0.03)),
-            "entropy": 0.6 * (1 - learned) + 0.05 + noise.random() * 0.02,
-            "kl": 0.08 * learned + noise.random() * 0.004,
+            "actor/entropy": 0.6 * (1 - learned) + 0.05 + noise.random() * 0.02,
+            "actor/kl": 0.08 * learned + noise.random() * 0.004,
             "time/step": 1.02,
         }
     if step % 10 == 0 or step == steps:

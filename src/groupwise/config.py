@@ -244,11 +244,18 @@ class ActorConfig(Section):
     dro_beta: float | None = None
     """DRO: the weight of the squared log-ratio; it has no default."""
     use_kl_loss: bool = False
-    """True adds the KL to a frozen copy of the first policy to the loss."""
+    """A KL penalty in the loss. The reference is a frozen copy of the starting policy, kept where a KL coefficient,
+    here or in `algorithm.kl_ctrl`, is not 0."""
     kl_loss_coef: float = 0.001
     """Its weight."""
     kl_loss_type: str = "low_var_kl"
     """Its estimator: kl, abs, mse or low_var_kl, with a + behind for the unbiased gradient."""
+    kl_loss_target: float | None = None
+    """Steers `kl_loss_coef` from its first value so that the KL comes to this; None leaves it alone."""
+    kl_loss_horizon: int = 10000
+    """How fast `kl_loss_target` steers: answers after which the coefficient may have changed by a fifth."""
+    ref_model_sync_steps: int | None = None
+    """Every so many steps the policy as it is becomes the reference; None keeps the starting policy."""
     entropy_coeff: float = 0.0
     """The weight of an entropy bonus."""
     ppo_epochs: int = 1
@@ -260,6 +267,11 @@ class ActorConfig(Section):
     grad_clip: float = 1.0
     """The largest norm of a gradient; a larger one is scaled down to it."""
     optim: OptimConfig = field(default_factory=OptimConfig)
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """The loss has a KL term: it is asked for, and weighs something."""
+        return self.use_kl_loss and self.kl_loss_coef != 0
 
 
 @dataclass(frozen=True)

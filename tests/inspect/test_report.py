@@ -130,14 +130,14 @@ def test_damage_is_named_and_passed_over(tmp_path):
     (run / "config.yaml").write_text("model: [")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(
-            '[1]\n{"step": 11, "reward/mean": NaN, "kl": true, "loss": 1e999, "entropy": 0.5}\n{"step": 12, "rew'
+            '[1]\n{"step": 11, "reward/mean": NaN, "actor/kl": true, "loss": 1e999, "actor/entropy": 0.5}\n{"step": 12, "rew'
         )
     text = text_of(run)
     assert "metrics.jsonl line 12 is not a row of metrics and is left out" in text
     assert "metrics.jsonl line 14 is not a row of metrics (cut off while it was written) and is left out" in text
     assert "rollouts/step_000001.parquet cannot be read" in text
     assert "config.yaml cannot be read: ParserError" in text
-    assert read_run(run).rows[-1] == {"step": 11.0, "entropy": 0.5}
+    assert read_run(run).rows[-1] == {"step": 11.0, "actor/entropy": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,10 @@ def test_rows_come_in_step_order_and_the_later_of_two_counts(tmp_path):
 
 def test_the_extremes_of_a_curve_do_not_break_its_drawing(tmp_path):
     run = write_run(tmp_path / "run", rollouts={})
-    rows = ['{"step": 1, "kl": 1e149, "loss": 0}', '{"step": 2, "kl": -1e149, "loss": 0, "entropy": 1e-300}']
+    rows = [
+        '{"step": 1, "actor/kl": 1e149, "loss": 0}',
+        '{"step": 2, "actor/kl": -1e149, "loss": 0, "actor/entropy": 1e-300}',
+    ]
     (run / "metrics.jsonl").write_text("\n".join(rows))
     page = write_report(run).read_text()
     assert "nan" not in page

@@ -224,6 +224,38 @@ def test_the_reference_stays_behind_until_it_is_refreshed():
     assert torch.equal(updater.log_probs(GROUPS, reference=True)[0], updater.log_probs(GROUPS)[0])
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_reference_is_renewed_every_so_many_steps(every):
+    policy = tiny_policy()
+    config = ActorConfig(ref_model_sync_steps=every, optim=OptimConfig(lr=0.05))
+    updater = updater_for(policy, config, keep_reference=True)
+    expected = updater.log_probs(GROUPS)
+    for step in range(1, 6):
+        updater.step(GROUPS, ADVANTAGES)
+        if step % every == 0:
+            expected = updater.log_probs(GROUPS)
+        assert all(map(torch.equal, updater.log_probs(GROUPS, reference=True), expected)), step
+
+
+def test_a_reference_kept_for_the_reward_is_state_and_costs_the_loss_nothing(monkeypatch):
+    policy = tiny_policy()
+    updater = updater_for(policy, ActorConfig(optim=OptimConfig(lr=0.05)), keep_reference=True)
+    reference = updater._reference
+    first = updater.log_probs(GROUPS)
+    monkeypatch.setattr(reference, "hidden_states", None)
+    assert "actor/kl" not in updater.step(GROUPS, ADVANTAGES)
+    saved, numbers = updater.state()
+    again = updater_for(policy, ActorConfig(), keep_reference=True)
+    again.load_state(saved, numbers)
+    assert all(map(torch.equal, again.log_probs(GROUPS, reference=True), first))
+
+
+def test_a_kl_term_without_weight_needs_no_reference():
+    updater = updater_for(tiny_policy(), ActorConfig(use_kl_loss=True, kl_loss_coef=0.0))
+    assert "actor/kl" not in updater.step(GROUPS, ADVANTAGES)
+    assert not any(name.startswith("reference.") for name in updater.state()[0])
+
+
 def test_without_a_kl_term_there_is_no_reference():
     updater = updater_for(tiny_policy())
     assert not any(name.startswith("reference.") for name in updater.state()[0])
@@ -258,6 +290,47 @@ def test_a_failed_answer_takes_no_part():
     updater_for(first).step([with_failure], [1.0, 0.0, -1.0])
     updater_for(second).step([without], [1.0, -1.0])
     assert all(map(torch.equal, weights_of(first).values(), weights_of(second).values()))
+
+
+LENGTHS = [length for lengths in ANSWERS for length in lengths]
+
+
+@pytest.mark.parametrize("budget", [10**6, 60, 38])
+def test_one_number_per_token_that_is_the_same_all_along_is_one_per_answer(budget):
+    spread = [torch.full((n,), a, dtype=torch.float64) for n, a in zip(LENGTHS, ADVANTAGES, strict=True)]
+    whole, tokens = tiny_policy(dtype=torch.float64), tiny_policy(dtype=torch.float64)
+    config = ActorConfig(ppo_mini_batch_size=2)
+    expected = updater_for(whole, config).step(GROUPS, ADVANTAGES)
+    assert updater_for(tokens, replace(config, micro_batch_tokens=budget)).step(GROUPS, spread)["loss"] == (
+        pytest.approx(expected["loss"], abs=1e-12)
+    )
+    for before, after in zip(weights_of(whole).values(), weights_of(tokens).values(), strict=True):
+        torch.testing.assert_close(after, before, atol=1e-9, rtol=0)
+
+
+def test_a_number_per_token_stands_at_its_token_and_a_failed_answer_takes_none():
+    failed = GROUPS[0].completions[1].judged(None, {}, "raised")
+    groups = [replace(GROUPS[0], completions=(GROUPS[0].completions[0], failed, *GROUPS[0].completions[2:]))]
+    seen = {}
+
+    def loss_of_step(lengths, prompt_ids):
+        def loss(fields):
+            assert fields["per_token"] is True
+            for row, value in zip(fields["sequence_ids"].tolist(), fields["advantages"].tolist(), strict=True):
+                seen.setdefault(row, []).append(value)
+            return LossOutputs(fields["log_probs"].sum(), {})
+
+        return loss
+
+    rows = [torch.arange(4.0), torch.full((1,), torch.nan), torch.arange(10.0, 17.0)]
+    Updater(tiny_policy(), ActorConfig(), loss_of_step, total_steps=1).step(groups, rows)
+    assert sorted(seen.values()) == [[0.0, 1.0, 2.0, 3.0], list(range(10, 17))]
+
+
+def test_one_number_per_token_is_asked_for():
+    rows = [torch.zeros(n) for n in LENGTHS]
+    with pytest.raises(BadValueError, match="give one number per token"):
+        updater_for(tiny_policy()).step(GROUPS, [*rows[:-1], torch.zeros(4)])
 
 
 def test_one_advantage_per_answer_is_asked_for():

@@ -17,8 +17,9 @@ CURVES: tuple[Curve, ...] = (
     Curve("eval/accuracy", "Accuracy", "held-out prompts, greedy", is_share=True),
     Curve("groups/no_signal", "No signal", "share of groups whose advantages are all 0", is_share=True),
     Curve("response_length/mean", "Answer length", "mean, in tokens"),
-    Curve("entropy", "Entropy", "of the next token, in nats"),
-    Curve("kl", "KL", "distance from the reference policy"),
+    Curve("actor/entropy", "Entropy", "of the next token, in nats"),
+    Curve("actor/kl", "KL", "of the policy from the reference, a mean over tokens"),
+    Curve("kl/reward", "KL in the reward", "of the policy from the reference, a mean over answers"),
     Curve("grad_norm", "Gradient norm", "before clipping"),
     Curve("loss", "Loss", "of the optimiser steps"),
 )

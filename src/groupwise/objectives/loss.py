@@ -31,7 +31,7 @@ def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOu
     loss = aggregate(losses.values, inputs.layout, totals, chosen.aggregate)
     metrics = {"actor/pg_loss": loss.detach(), **ratio_metrics(tokens, losses, totals)}
     layout, shares = inputs.layout, token_mean(inputs.layout, totals)
-    if config.use_kl_loss:
+    if config.kl_in_loss:
         kl = kl_penalty(inputs.tokens("log_probs"), inputs.tokens("ref_log_probs"), config.kl_loss_type)
         kl_loss = aggregate(kl, layout, totals, chosen.aggregate)
         loss = loss + config.kl_loss_coef * kl_loss

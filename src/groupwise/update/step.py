@@ -13,7 +13,9 @@ from torch import Tensor
 from groupwise.config import ActorConfig
 from groupwise.errors import BadValueError
 from groupwise.types import Completion, Float, Group
+from groupwise.update.advantages import Advantages, as_rows, in_order
 from groupwise.update.form import choose_form
+from groupwise.update.metrics import average, combine
 from groupwise.update.optimizer import Optimizer
 from groupwise.update.pack import Answer, MicroBatch, number_answers, pack
 from groupwise.update.schedule import learning_rate
@@ -29,7 +31,8 @@ class LossOutputs(Protocol):
 
 
 Fields = Mapping[str, Any]
-"""log_probs, old_log_probs, ref_log_probs, entropy, selected [L]; advantages, prompt_ids [B]; sequence_ids [L]."""
+"""log_probs, old_log_probs, ref_log_probs, entropy, selected, sequence_ids [L]; prompt_ids [B]; advantages [B], or [L]
+where per_token is True."""
 
 LossOfStep = Callable[[Tensor, Tensor], Callable[[Fields], LossOutputs]]
 """Token counts and prompt numbers of all answers of one optimiser step -> the loss of each of its micro-batches."""
@@ -44,7 +47,8 @@ class MiniBatch:
 
     answers: list[Answer]
     micro_batches: list[MicroBatch]
-    advantages: Float[Tensor, "B"]
+    advantages: Float[Tensor, "B_or_L"]
+    per_token: bool
     sampled: Float[Tensor, "L"]
     old: Float[Tensor, "L"] | None = None
     ref: Float[Tensor, "L"] | None = None
@@ -55,8 +59,9 @@ class Updater:
     """Teaches a policy from groups of answers, in place.
 
         updater = Updater(policy, config.actor, loss_of_step, total_steps=100)
-        metrics = updater.step(groups, advantages)    # one advantage per answer, in order
+        metrics = updater.step(groups, advantages)    # one advantage per answer, or one per token, in order
 
+    keep_reference: hold on to the starting policy even where the loss has no KL term that needs it.
     The loss and its gradient are those of the whole optimiser step, however it is cut into micro-batches. A loss or
     gradient that is not finite costs the optimiser step and changes nothing.
     """
@@ -70,6 +75,7 @@ class Updater:
         total_steps: int,
         temperature: float = 1.0,
         select: Select | None = None,
+        keep_reference: bool = False,
     ) -> None:
         self._policy = policy
         self._config = config
@@ -79,10 +85,10 @@ class Updater:
         # Greedy answers are judged by the distribution they are the peak of.
         self._temperature = temperature or 1.0
         self._optimizer = Optimizer(policy.parameters(), config.optim, config.grad_clip)
-        self._reference: Any = policy.frozen_copy() if config.use_kl_loss else None
+        self._reference: Any = policy.frozen_copy() if config.kl_in_loss or keep_reference else None
         self._num_steps = 0
 
-    def step(self, groups: Sequence[Group], advantages: Sequence[float] | Tensor) -> dict[str, float]:
+    def step(self, groups: Sequence[Group], advantages: Advantages) -> dict[str, float]:
         """One batch: `ppo_epochs` times over its mini-batches, an optimiser step for each."""
         config = self._config
         minis = self._mini_batches(groups, advantages)
@@ -92,11 +98,14 @@ class Updater:
         for mini in minis:
             if not is_single:
                 mini.old = self._log_probs(self._policy, mini)
-            if self._reference is not None:
+            if config.kl_in_loss:
                 mini.ref = self._log_probs(self._reference, mini)
         rows = [self._optimiser_step(mini, rate) for _ in range(config.ppo_epochs) for mini in minis]
         self._num_steps += 1
-        return {**_average(rows), "lr": rate}
+        sync_steps = config.ref_model_sync_steps
+        if self._reference is not None and sync_steps and self._num_steps % sync_steps == 0:
+            self.refresh_reference()
+        return {**average(rows), "lr": rate}
 
     def refresh_reference(self) -> None:
         """The policy as it is now becomes the reference of the KL term."""
@@ -106,7 +115,10 @@ class Updater:
         """The log-probabilities of every answer's tokens, under the policy as it is or under the reference."""
         policy = self._reference if reference else self._policy
         if policy is None:
-            raise BadValueError("there is no reference policy; set actor.use_kl_loss or call refresh_reference first")
+            raise BadValueError(
+                "there is no reference policy; set actor.use_kl_loss or algorithm.use_kl_in_reward, with a coefficient "
+                "above 0"
+            )
         return self._split(groups, lambda mini: self._log_probs(policy, mini))
 
     def sum_pi_squared(self, groups: Sequence[Group]) -> list[Tensor]:
@@ -130,13 +142,8 @@ class Updater:
         self._optimizer.load_state(tensors, numbers)
         self._num_steps = numbers["num_steps"]
 
-    def _mini_batches(self, groups: Sequence[Group], advantages: Sequence[float] | Tensor) -> list[MiniBatch]:
-        values = torch.as_tensor(advantages, dtype=torch.float64, device=self._policy.device)
-        num_answers = sum(len(group.completions) for group in groups)
-        if values.shape != (num_answers,):
-            raise BadValueError(
-                f"advantages have shape {tuple(values.shape)} for {num_answers} answers; give one number per answer"
-            )
+    def _mini_batches(self, groups: Sequence[Group], advantages: Advantages) -> list[MiniBatch]:
+        values = as_rows(advantages, groups, self._policy.device)
         size = self._config.ppo_mini_batch_size or len(groups)
         if size < 1:
             raise BadValueError(f"actor.ppo_mini_batch_size={size}: give at least one prompt per optimiser step")
@@ -149,13 +156,14 @@ class Updater:
             seen += count
         return minis
 
-    def _mini_batch(self, groups: Sequence[Group], advantages: Tensor) -> MiniBatch:
+    def _mini_batch(self, groups: Sequence[Group], advantages: Tensor | list[Tensor]) -> MiniBatch:
         answers, device = number_answers(groups), self._policy.device
         sampled = [value for answer in answers for value in _sampled(answer.completion)]
         return MiniBatch(
             answers,
             pack(answers, self._config.micro_batch_tokens, device, choose_form(self._policy, answers)),
-            advantages,
+            in_order(advantages, [answer.number for answer in answers]),
+            not isinstance(advantages, Tensor),
             torch.tensor(sampled, dtype=torch.float64, device=device),
         )
 
@@ -176,7 +184,7 @@ class Updater:
             parts.append({**outputs.metrics, **drift})
         norm = self._optimizer.step(rate, is_sound=bool(total.isfinite()))
         metrics = {"loss": total.item(), "grad_norm": norm, "update/micro_batches": float(len(mini.micro_batches))}
-        return {**_combine(parts), **metrics, "update/skipped": float(not self._optimizer.stepped)}
+        return {**combine(parts), **metrics, "update/skipped": float(not self._optimizer.stepped)}
 
     def _loss(
         self, micro: MicroBatch, mini: MiniBatch, loss_of: Callable[[Fields], LossOutputs]
@@ -191,7 +199,8 @@ class Updater:
         fields = {
             "log_probs": found.log_probs,
             "entropy": found.entropy,
-            "advantages": mini.advantages[micro.answers],
+            "advantages": mini.advantages[micro.tokens if mini.per_token else micro.answers],
+            "per_token": mini.per_token,
             "sequence_ids": micro.sequence_ids,
             "prompt_ids": micro.prompt_ids,
         }
@@ -213,7 +222,8 @@ class Updater:
             {
                 "log_probs": log_probs,
                 "old_log_probs": mini.old,
-                "advantages": mini.advantages[numbers],
+                "advantages": mini.advantages if mini.per_token else mini.advantages[numbers],
+                "per_token": mini.per_token,
                 "sequence_ids": torch.arange(len(answers), device=device).repeat_interleave(lengths),
                 "prompt_ids": torch.tensor([answer.prompt for answer in answers], device=device),
             }
@@ -250,29 +260,7 @@ class Updater:
         return found
 
 
-def _combine(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """The metrics of an optimiser step from those of its micro-batches."""
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    columns = {name: torch.stack([part[name].double() for part in parts if name in part]) for name in names}
-    return {name: (values.max() if name.endswith("/max") else values.sum()).item() for name, values in columns.items()}
-
-
 def _sampled(completion: Completion) -> tuple[float, ...]:
     """What the sampler said of every token; an engine that says nothing is not taken to have said 0."""
     is_known = len(completion.log_probs) == len(completion.token_ids)
     return completion.log_probs if is_known else (math.nan,) * len(completion.token_ids)
-
-
-def _average(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of a batch from its optimiser steps': means, the largest of `.../max`, the number of skips.
-
-    What is not a finite number in any of them is left out.
-    """
-    found = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = [row[name] for row in rows if name in row and math.isfinite(row[name])]
-        if name == "update/skipped":
-            found[name] = sum(values)
-        elif values:
-            found[name] = max(values) if name.endswith("/max") else sum(values) / len(values)
-    return found
