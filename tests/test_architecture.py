@@ -9,10 +9,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "groupwise"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # Every stage may know these, and they know no stage.
-SHARED = {"types", "errors", "config", "sections"}
+SHARED = {"types", "errors", "config"}
 # A folder is a stage, or shows what the stages do. The files beside the folders join them: the loop and its helpers.
 STAGES = {"tasks", "rollout", "rewards", "advantages", "objectives", "policy", "update", "observe", "store"}
-OTHER_FOLDERS = {"integrations", "inspect", "assets"}
+OTHER_FOLDERS = {"config", "integrations", "inspect", "assets"}
 ADVANTAGES_MAY_LOAD = {"torch", "numpy", "groupwise"} | set(sys.stdlib_module_names)
 KERNELS_MAY_LOAD = ADVANTAGES_MAY_LOAD | {"triton"}
 
@@ -23,6 +23,7 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in FILES}
+CONFIG = [module for module in MODULES if module.startswith("groupwise.config")]
 
 
 def stage_of(module):
@@ -67,7 +68,7 @@ def test_every_folder_is_a_stage_or_shows_what_the_stages_do():
     assert folders <= STAGES | OTHER_FOLDERS
 
 
-@pytest.mark.parametrize("module", [f"groupwise.{name}" for name in sorted(SHARED)])
+@pytest.mark.parametrize("module", ["groupwise.types", "groupwise.errors", *CONFIG])
 def test_the_shared_nouns_know_no_stage(module):
     known = {stage_of(name) for name in imports(TREES[module], module, lazy=True) if name.startswith("groupwise")}
     assert known <= SHARED
@@ -80,7 +81,7 @@ def test_the_advantages_import_torch_numpy_and_the_standard_library(module):
     assert tops <= allowed
 
 
-@pytest.mark.parametrize("module", ["groupwise", "groupwise.errors", "groupwise.config", "groupwise.sections"])
+@pytest.mark.parametrize("module", ["groupwise", "groupwise.errors", *CONFIG])
 def test_what_is_read_without_torch_imports_the_standard_library_only(module):
     tops = {name.partition(".")[0] for name in imports(TREES[module], module, lazy=True)}
     assert tops <= set(sys.stdlib_module_names) | {"groupwise"}

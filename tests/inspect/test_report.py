@@ -130,14 +130,14 @@ def test_damage_is_named_and_passed_over(tmp_path):
     (run / "config.yaml").write_text("model: [")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(
-            '[1]\n{"step": 11, "reward/mean": NaN, "actor/kl": true, "loss": 1e999, "actor/entropy": 0.5}\n{"step": 12, "rew'
+            '[1]\n{"step": 11, "reward/mean": NaN, "actor/kl": true, "loss": 1e999, "lr": 0.5}\n{"step": 12, "rew'
         )
     text = text_of(run)
     assert "metrics.jsonl line 12 is not a row of metrics and is left out" in text
     assert "metrics.jsonl line 14 is not a row of metrics (cut off while it was written) and is left out" in text
     assert "rollouts/step_000001.parquet cannot be read" in text
     assert "config.yaml cannot be read: ParserError" in text
-    assert read_run(run).rows[-1] == {"step": 11.0, "actor/entropy": 0.5}
+    assert read_run(run).rows[-1] == {"step": 11.0, "lr": 0.5}
 
 
 @pytest.mark.parametrize(
