@@ -30,7 +30,6 @@ def test_every_rule_is_about_a_setting():
         ("actor.optim.lr=0", "actor.optim.lr=0.0 must be more than 0"),
         ("actor.optim.lr=.nan", "actor.optim.lr=nan must be more than 0"),
         ("data.max_bad_rows=2", "data.max_bad_rows=2.0 is a share and must be between 0 and 1"),
-        ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward=True is not offered by this loop; put the KL"),
         ("algorithm.use_pf_ppo=true", "algorithm.use_pf_ppo=True is not offered by this loop; it resamples"),
         ("algorithm.rollout_correction={rollout_is: token}", "algorithm.rollout_correction={'rollout_is': 'token'} is"),
         ("algorithm.filter_groups.enable=true", "algorithm.filter_groups.enable=True is not offered by this loop"),

@@ -49,7 +49,6 @@ RULES: dict[str, Rule] = {
 
 
 _NOT_IN_THE_LOOP = {
-    "use_kl_in_reward": "put the KL penalty into the loss: actor.use_kl_loss=true",
     "use_pf_ppo": "it resamples the batch behind the back of the groups; leave it off",
     "rollout_correction": "the embedded engine samples with the weights that are trained; leave it out",
 }

@@ -22,12 +22,12 @@ from groupwise.errors import TrainingStoppedError, unwritten
 from groupwise.evaluation import evaluate
 from groupwise.observe import Console
 from groupwise.overrides import as_dict, refuse_changes
-from groupwise.parts import Parts
+from groupwise.parts import Parts, sampling_of
 from groupwise.signals import StopRequest
 from groupwise.store.attempts import Attempts
 from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_checkpoint
 from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
-from groupwise.types import Group, Sampling
+from groupwise.types import Group
 from groupwise.watch import Watch
 
 # Far from every training step, so that evaluation draws random numbers of its own, the same every time.
@@ -69,10 +69,11 @@ class Run:
         config, parts, clock = self.config, self.parts, _Clock()
         self.step += 1
         prompts = clock("rollout", lambda: parts.next_prompts(self.step))
-        groups = clock("rollout", lambda: parts.engine.generate(prompts, config.rollout.n, self.sampling(self.step)))
+        sampling = sampling_of(config, self.step)
+        groups = clock("rollout", lambda: parts.engine.generate(prompts, config.rollout.n, sampling))
         groups = clock("reward", lambda: parts.reward(groups))
         judgement = clock("advantage", lambda: parts.judge(groups))
-        update = clock("update", lambda: parts.updater.step(groups, judgement.advantages))
+        update = clock("update", lambda: parts.learn(groups, judgement.to_learn))
         clock("store", lambda: self._keep_answers(groups, judgement.advantages))
         num_tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
         row = {"step": self.step, **judgement.metrics, **update, **clock.metrics(num_tokens)}
@@ -82,21 +83,10 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         started = time.perf_counter()
         parts, data = self.parts, self.config.data
-        sampling = self.sampling(_EVALUATION_STEP)
+        sampling = sampling_of(self.config, _EVALUATION_STEP)
         found = evaluate(parts.engine, parts.held_out, parts.reward, sampling, data.val_n)
         seconds = time.perf_counter() - started
         return {**{f"eval/{name}": value for name, value in found.items()}, "time/evaluation": seconds}
-
-    def sampling(self, step: int) -> Sampling:
-        rollout = self.config.rollout
-        return Sampling(
-            max_tokens=self.config.data.max_response_length,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            seed=self.config.trainer.seed,
-            step=step,
-        )
 
     def record(self, row: Mapping[str, Any]) -> None:
         self._attempt("metrics.jsonl", self.step, lambda: self.metrics.append(row))

@@ -6,22 +6,32 @@ Building is also checking: a run whose parts do not fit each other is refused he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from groupwise.config import DataConfig, RunConfig
+from groupwise.config import ActorConfig, DataConfig, RunConfig
 from groupwise.errors import BadValueError
-from groupwise.judging import Judge
-from groupwise.objectives import LossInputs, LossOutputs, Totals, objective, plan, select_by_covariance
+from groupwise.judging import Judge, check_estimator
+from groupwise.objectives import (
+    FixedKLController,
+    LossInputs,
+    LossOutputs,
+    Totals,
+    get_kl_controller,
+    objective,
+    plan,
+    select_by_covariance,
+)
 from groupwise.policy import Policy, load_policy
 from groupwise.rewards import reward_of
 from groupwise.rollout import EmbeddedEngine
 from groupwise.tasks import tasks_of
-from groupwise.types import Prompt, Task
-from groupwise.update import Fields, LossOfStep, Updater
+from groupwise.types import Group, Prompt, Sampling, Task
+from groupwise.update import Advantages, Fields, LossOfStep, Updater
 
 EMBEDDED = Path(__file__).parent / "assets" / "embedded"
 
@@ -34,7 +44,8 @@ class Parts:
             torch.set_num_threads(config.trainer.num_threads)
         torch.manual_seed(config.trainer.seed)
         self._config = config
-        self.judge = Judge(config.algorithm)
+        check_estimator(config.algorithm)
+        chosen = plan(config.actor)
         self.reward = reward_of(config.reward)
         self.policy = load_policy(config.model, EMBEDDED)
         rows = min(config.rollout.max_num_seqs, config.data.train_batch_size * config.rollout.n)
@@ -44,20 +55,36 @@ class Parts:
         self._source = tasks.train
         self.held_out = as_prompts(self.policy, tasks.held_out, config.data, "held-out")
         self._draws = torch.Generator()
+        self._kl_loss = kl_loss_controller(config.actor)
         self.updater = Updater(
             self.policy,
             config.actor,
-            loss_of_step(config),
+            loss_of_step(config, lambda: self._kl_loss.value),
             total_steps=config.trainer.total_training_steps,
             temperature=config.rollout.temperature,
-            select=self._select if plan(config.actor).mode.needs_selection else None,
+            select=self._select if chosen.mode.needs_selection else None,
+            keep_reference=config.algorithm.kl_in_reward,
         )
+        self.judge = Judge(config.algorithm, self.updater, self._greedy_scores, self.policy.decode)
 
     def next_prompts(self, step: int) -> list[Prompt]:
         # What a step draws beside its answers depends on the seed and its number, not on the steps before it.
         self._draws.manual_seed((self._config.trainer.seed << 32) + step)
         tasks = self._source.next_batch(self._config.data.train_batch_size)
         return as_prompts(self.policy, tasks, self._config.data, step)
+
+    def learn(self, groups: Sequence[Group], advantages: Advantages) -> dict[str, float]:
+        """One batch's update, and what the KL does to its coefficient."""
+        metrics = self.updater.step(groups, advantages)
+        if self._config.actor.kl_in_loss:
+            metrics["kl/loss_coef"] = self._kl_loss.value
+            self._kl_loss.update(metrics.get("actor/kl", 0.0), sum(len(group.completions) for group in groups))
+        return metrics
+
+    def _greedy_scores(self, groups: Sequence[Group]) -> list[float | None]:
+        sampling = replace(sampling_of(self._config), temperature=0.0)
+        greedy = self.reward(self.engine.generate([group.prompt for group in groups], 1, sampling))
+        return [group.completions[0].score for group in greedy]
 
     def _select(self, fields: Fields) -> Tensor:
         return select_by_covariance(LossInputs(**fields), self._config.actor, generator=self._draws)
@@ -78,6 +105,7 @@ class Parts:
         return {
             "source": self._source.state(),
             "judge": self.judge.state(),
+            "kl_loss": self._kl_loss.state(),
             "updater": numbers,
             "num_threads": torch.get_num_threads(),
         }
@@ -92,17 +120,39 @@ class Parts:
         self.updater.load_state(own, numbers["updater"])
         self._source.load_state(numbers["source"])
         self.judge.load_state(numbers["judge"])
+        self._kl_loss = type(self._kl_loss).from_state(numbers["kl_loss"])
         torch.set_num_threads(numbers["num_threads"])
 
 
-def loss_of_step(config: RunConfig) -> LossOfStep:
+def loss_of_step(config: RunConfig, kl_loss_coef: Callable[[], float]) -> LossOfStep:
     """What the updater asks for before an optimiser step: its loss, divided by the counts of the whole of it."""
 
     def begin(lengths: Tensor, prompt_ids: Tensor) -> Callable[[Fields], LossOutputs]:
         totals = Totals.count(lengths, prompt_ids, config.data.max_response_length)
-        return lambda fields: objective(LossInputs(**fields), config.actor, totals)
+        actor = replace(config.actor, kl_loss_coef=kl_loss_coef())
+        return lambda fields: objective(LossInputs(**fields), actor, totals)
 
     return begin
+
+
+def kl_loss_controller(actor: ActorConfig) -> FixedKLController:
+    """Of the coefficient in front of the KL in the loss: it stays, unless a target steers it."""
+    target, horizon = actor.kl_loss_target, actor.kl_loss_horizon
+    settings = {"kl_coef": actor.kl_loss_coef, "target_kl": target, "horizon": horizon}
+    return get_kl_controller(settings | {"type": "fixed" if target is None else "adaptive"})
+
+
+def sampling_of(config: RunConfig, step: int = 0) -> Sampling:
+    """How the answers of a step are drawn."""
+    rollout = config.rollout
+    return Sampling(
+        max_tokens=config.data.max_response_length,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        seed=config.trainer.seed,
+        step=step,
+    )
 
 
 def as_prompts(policy: Policy, tasks: Sequence[Task], data: DataConfig, step: object) -> list[Prompt]:

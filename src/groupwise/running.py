@@ -16,13 +16,13 @@ from groupwise.inspect import write_report
 from groupwise.loop import train
 from groupwise.observe import Console
 from groupwise.overrides import as_dict, build, differences, dump_config, load_config, read_overrides
-from groupwise.parts import Parts, as_prompts
+from groupwise.parts import Parts, as_prompts, sampling_of
 from groupwise.policy import Policy, save_model
 from groupwise.signals import StopRequest
 from groupwise.store.files import remove_litter, write_text
 from groupwise.store.folder import abandon, clear, fresh_folder, has_finished, is_run, write_folder
 from groupwise.store.lock import RunLock
-from groupwise.types import Sampling, Task
+from groupwise.types import Task
 
 
 def start_run(config: RunConfig) -> int:
@@ -147,13 +147,6 @@ def settings_for(model: str, settings: Iterable[str]) -> RunConfig:
     config = replace(config, model=replace(config.model, path=str(trained) if base else model))
     check_config(config)
     return config
-
-
-def sampling_of(config: RunConfig) -> Sampling:
-    rollout = config.rollout
-    return Sampling(
-        config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k, config.trainer.seed
-    )
 
 
 def make_folder(config: RunConfig) -> Path:

@@ -74,7 +74,7 @@ class Completion:
 
     finish_reason: "stop" (the model ended it) or "length" (it was cut off). failure: why it has no score; such
     an answer takes no part in its group. parts: the named parts of the score, where the reward function gives
-    them.
+    them. step_rewards: likewise, for every step of the answer the characters of the text at its end, and its reward.
     """
 
     token_ids: tuple[int, ...]
@@ -84,9 +84,16 @@ class Completion:
     score: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
+    step_rewards: tuple[tuple[int, float], ...] = ()
 
-    def judged(self, score: float | None, parts: Mapping[str, float], failure: str | None = None) -> Completion:
-        return replace(self, score=score, parts=parts, failure=failure)
+    def judged(
+        self,
+        score: float | None,
+        parts: Mapping[str, float],
+        failure: str | None = None,
+        step_rewards: tuple[tuple[int, float], ...] = (),
+    ) -> Completion:
+        return replace(self, score=score, parts=parts, failure=failure, step_rewards=step_rewards)
 
 
 @dataclass(frozen=True)

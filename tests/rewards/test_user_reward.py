@@ -334,3 +334,41 @@ def score(solution_str):
         folder.mkdir()
         places.append(f"{write(folder, code.format(value=value))}:score")
     assert [answers(user_reward(place))[0].score for place in places] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([[1, 0.5], [2, 1.0]], ((1, 0.5), (2, 1.0))),
+        ([(np.int64(2), np.float32(0.5))], ((2, 0.5),)),
+        ([], ()),
+        ((), ()),
+    ],
+)
+def test_rewards_of_steps_are_handed_on(given, expected):
+    found = answers(scored_by(user_scorer(lambda solution_str: {"score": 1.0, "step_rewards": given})))
+    assert [a.failure for a in found[:2]] == [None, None]
+    assert found[0].step_rewards == expected
+    assert found[0].parts == {"score": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (0.5, "returned 'step_rewards' of a float; it must be a list of pairs"),
+        ({1: 0.5}, "returned 'step_rewards' of a dict; it must be a list of pairs"),
+        ([0.5], "returned 'step_rewards' of a float; each must be a pair"),
+        ([[1, 0.5, 2]], "returned 'step_rewards' of a list; each must be a pair"),
+        ([[1.0, 0.5]], "returned 'step_rewards' of a list; each must be a pair"),
+        ([[1, "x"]], "returned 'step_rewards' of a reward str 'x'; it must be a number"),
+        ([[1, math.nan]], "returned 'step_rewards' of a reward nan; it must be finite"),
+        ([[0, 1.0]], "'step_rewards' that end at [0] in a text of 2 characters; they must ascend and lie inside it"),
+        ([[3, 1.0]], "'step_rewards' that end at [3] in a text of 2 characters"),
+        ([[2, 1.0], [1, 1.0]], "'step_rewards' that end at [2, 1] in a text of 2 characters"),
+        ([[1, 1.0], [1, 1.0]], "'step_rewards' that end at [1, 1] in a text of 2 characters"),
+    ],
+)
+def test_rewards_of_steps_that_cannot_be_placed_are_a_failure(given, reason):
+    found = answers(scored_by(user_scorer(lambda solution_str: {"score": 1.0, "step_rewards": given})))
+    assert reason in found[0].failure
+    assert found[0].score is None

@@ -58,7 +58,7 @@ class AlgoConfig(Section):
     use_kl_in_reward: bool = False
     """True takes the KL to the reference policy off the reward instead of adding it to the loss."""
     kl_penalty: str = "kl"
-    """The KL estimator for that: kl, abs, mse or low_var_kl, with a + behind for the unbiased gradient."""
+    """The KL estimator for that: kl, abs, mse or low_var_kl."""
     kl_ctrl: KLControlConfig = field(default_factory=KLControlConfig)
     use_pf_ppo: bool = False
     """verl's; refused here: it resamples the batch behind the back of the groups."""
@@ -80,6 +80,11 @@ class AlgoConfig(Section):
     """Leave answers without a single response token out of their group's statistics (verl keeps them in)."""
     k: int = 2
     """The k of the estimator `pass_at_k`."""
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """A KL penalty is taken off the reward: it is asked for, and weighs something."""
+        return self.use_kl_in_reward and self.kl_ctrl.kl_coef != 0
 
     def __post_init__(self) -> None:
         sections: dict[str, type[Section]] = {"kl_ctrl": KLControlConfig, "filter_groups": FilterGroupsConfig}

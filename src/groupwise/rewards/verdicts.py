@@ -23,11 +23,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A score with its named parts, or the reason why there is none."""
+    """A score with its named parts and the rewards of its steps, or the reason why there is none."""
 
     score: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
+    step_rewards: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def failed(cls, reason: str) -> Verdict:
@@ -54,4 +55,8 @@ def scored_by(scorer: Scorer) -> RewardFunction:
 
 
 def _judged(completion: Completion, verdict: Verdict) -> Completion:
-    return completion.judged(verdict.score, verdict.parts, verdict.failure)
+    ends = [end for end, _ in verdict.step_rewards]
+    if ends != sorted(set(ends)) or any(not 0 < end <= len(completion.text) for end in ends):
+        wrong = f"the reward function returned 'step_rewards' that end at {ends} in a text of {len(completion.text)}"
+        verdict = Verdict.failed(f"{wrong} characters; they must ascend and lie inside it")
+    return completion.judged(verdict.score, verdict.parts, verdict.failure, verdict.step_rewards)
