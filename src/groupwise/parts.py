@@ -15,6 +15,7 @@ from torch import Tensor
 
 from groupwise.config import ActorConfig, DataConfig, RunConfig
 from groupwise.errors import BadValueError
+from groupwise.extensions import import_extensions
 from groupwise.judging import Judge, check_estimator
 from groupwise.objectives import (
     FixedKLController,
@@ -44,6 +45,7 @@ class Parts:
             torch.set_num_threads(config.trainer.num_threads)
         torch.manual_seed(config.trainer.seed)
         self._config = config
+        import_extensions(config.model.external_lib)
         check_estimator(config.algorithm)
         chosen = plan(config.actor)
         self.reward = reward_of(config.reward)

@@ -22,6 +22,9 @@ class ModelConfig(Section):
     """On a GPU, compile the model's layers: half a minute once, then steps twice as fast."""
     enable_gradient_checkpointing: bool = False
     """Compute the layers again in the backward pass and keep only what goes into them: less memory, a third slower."""
+    external_lib: tuple[str, ...] = ()
+    """Python files or modules to import before anything else: the estimators, losses and models they register can be
+    named in the settings."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groupwise.config import ActorConfig
 from groupwise.objectives.aggregates import aggregate, token_mean
+from groupwise.objectives.custom import custom_loss
 from groupwise.objectives.inputs import Layout, LossInputs, LossOutputs, Totals
 from groupwise.objectives.kl import kl_penalty
 from groupwise.objectives.recipes import Plan, plan
@@ -27,9 +28,13 @@ def objective(inputs: LossInputs, config: ActorConfig, totals: Totals) -> LossOu
     chosen = plan(config)
     if config.loss_scale_factor is not None:
         totals = replace(totals, max_length=config.loss_scale_factor)
-    tokens, losses = surrogate_losses(inputs, chosen, inputs.selected)
-    loss = aggregate(losses.values, inputs.layout, totals, chosen.aggregate)
-    metrics = {"actor/pg_loss": loss.detach(), **ratio_metrics(tokens, losses, totals)}
+    if chosen.mode.function is None:
+        tokens, losses = surrogate_losses(inputs, chosen, inputs.selected)
+        loss = aggregate(losses.values, inputs.layout, totals, chosen.aggregate)
+        found = ratio_metrics(tokens, losses, totals)
+    else:
+        loss, found = custom_loss(inputs, config, chosen, totals)
+    metrics = {"actor/pg_loss": loss.detach(), **found}
     layout, shares = inputs.layout, token_mean(inputs.layout, totals)
     if config.kl_in_loss:
         kl = kl_penalty(inputs.tokens("log_probs"), inputs.tokens("ref_log_probs"), config.kl_loss_type)
@@ -49,6 +54,7 @@ def surrogate_losses(inputs: LossInputs, chosen: Plan, selected: Bool[Tensor, "L
     """The surrogate's loss of every token, importance weights applied, and what it was made from."""
     layout, log_probs = inputs.layout, inputs.tokens("log_probs")
     old = log_probs.detach() if inputs.old_log_probs is None else inputs.tokens("old_log_probs").detach()
+    assert chosen.mode.surrogate is not None
     log_ratio = RATIO_LEVELS[chosen.mode.ratio](log_probs, old, layout)
     tokens = Tokens(log_probs, old, log_ratio, inputs.token_advantages, layout, selected)
     losses = chosen.mode.surrogate(tokens, chosen.settings)

@@ -14,24 +14,26 @@ from groupwise.objectives import surrogates
 from groupwise.objectives.aggregates import AGGREGATES
 from groupwise.objectives.inputs import Layout
 from groupwise.objectives.kl import get_kl_estimator
+from groupwise.objectives.registry import POLICY_LOSS_REGISTRY, PolicyLossFn
 from groupwise.objectives.surrogates import Settings, Surrogate
 from groupwise.types import Float
 
 
 @dataclass(frozen=True)
 class LossMode:
-    """One of verl's policy losses, taken apart.
+    """One of verl's policy losses, taken apart; or a user's own, which is a `function` and not a surrogate.
 
     aggregate: verl's default. forced: verl's function takes this aggregate whatever it is given.
     needs_selection: the surrogate asks for the tokens that `select_by_covariance` picks.
     """
 
-    surrogate: Surrogate
+    surrogate: Surrogate | None
     ratio: str = "token"
     aggregate: str = "token-mean"
     forced: bool = False
     needs_selection: bool = False
     defaults: Settings = field(default_factory=Settings)
+    function: PolicyLossFn | None = None
 
     def weigh(self, weights: Float[Tensor, "L"], layout: Layout) -> Float[Tensor, "L"]:
         """Importance weights as this surrogate takes them: per token, or for geo_mean their geometric mean."""
@@ -100,8 +102,9 @@ _CONFIG_NAMES = {"clip_low": "clip_ratio_low", "clip_high": "clip_ratio_high", "
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe with the config's changes: everything a loss needs beside tensors."""
+    """A recipe with the config's changes: everything a loss needs beside tensors. name: of the loss mode."""
 
+    name: str
     mode: LossMode
     aggregate: str
     settings: Settings
@@ -118,19 +121,26 @@ def plan(config: Any) -> Plan:
         raise unknown_name("recipe", name, RECIPES)
     recipe = RECIPES[name]
     loss_mode = read(config, "loss_mode", recipe.loss_mode)
-    if loss_mode not in LOSS_MODES:
-        raise unknown_name("loss mode", loss_mode, LOSS_MODES)
-    mode = LOSS_MODES[loss_mode]
+    mode = get_loss_mode(loss_mode)
     own = recipe.settings if loss_mode == recipe.loss_mode else {}
     settings = settings_from(config, replace(mode.defaults, **own))
     if mode.surrogate is surrogates.dro:
         surrogates.dro_weight(settings)
-    chosen = Plan(mode, read(config, "loss_agg_mode", recipe.aggregate), settings)
+    chosen = Plan(loss_mode, mode, read(config, "loss_agg_mode", recipe.aggregate), settings)
     if chosen.aggregate not in AGGREGATES:
         raise unknown_name("loss_agg_mode", chosen.aggregate, AGGREGATES)
     if read(config, "use_kl_loss", False):
         get_kl_estimator(read(config, "kl_loss_type", "low_var_kl"))
     return chosen
+
+
+def get_loss_mode(name: str) -> LossMode:
+    """A row of `LOSS_MODES`, or what `register_policy_loss` has under the name."""
+    if name in LOSS_MODES:
+        return LOSS_MODES[name]
+    if name in POLICY_LOSS_REGISTRY:
+        return LossMode(None, function=POLICY_LOSS_REGISTRY[name])
+    raise unknown_name("loss mode", name, {*LOSS_MODES, *POLICY_LOSS_REGISTRY})
 
 
 def settings_from(config: Any, defaults: Settings) -> Settings:

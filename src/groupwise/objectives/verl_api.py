@@ -90,7 +90,9 @@ def _padded(name: str, mode: LossMode) -> PolicyLossFn:
         rollout_is_weights: Float[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Any]]:
         inputs = padded_inputs(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights)
-        chosen = Plan(mode, mode.aggregate if mode.forced else loss_agg_mode, settings_from(config, mode.defaults))
+        chosen = Plan(
+            name, mode, mode.aggregate if mode.forced else loss_agg_mode, settings_from(config, mode.defaults)
+        )
         selected = choose(inputs, chosen) if mode.needs_selection else None
         tokens, losses = surrogate_losses(inputs, chosen, selected)
         info = {"loss_scale_factor": read(config, "loss_scale_factor"), **read(config, "global_batch_info", {})}
