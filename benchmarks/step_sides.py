@@ -53,7 +53,7 @@ def ours(arguments: argparse.Namespace, shape: dict[str, int]) -> dict[str, Any]
         },
     )
     engine = EmbeddedEngine(policy, arguments.prompts * arguments.n)
-    updater = Updater(policy, config.actor, loss_of_step(config), total_steps=100)
+    updater = Updater(policy, config.actor, loss_of_step(config, lambda: 0.0), total_steps=100)
     judge = Judge(AlgoConfig(adv_estimator="grpo"))
     texts = make_prompts(arguments)
     seconds: dict[str, list[float]] = {"rollout": [], "judge": [], "update": [], "step": []}

@@ -13,17 +13,24 @@ import torch
 from groupwise.errors import GroupwiseWarning
 from groupwise.update.flex import FlexGroups, padded_length
 from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, Answer, Form
+from groupwise.update.split import SplitGroups
 
 
 def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
-    """Flex attention on a GPU, a mask under SDPA elsewhere, and rows of their own for a model that cannot share."""
+    """The GPU's own attention kernels where they know the precision, else flex attention; a mask under SDPA on a CPU;
+    rows of their own for a model that cannot share."""
     if reason := _why_not_shared(policy, answers):
         name = type(policy.model).__name__
         warnings.warn(f"{name} computes the prompt once per answer: {reason}", GroupwiseWarning, stacklevel=2)
         return OWN_ROWS
-    if policy.device.type != "cuda" or policy.dtype == torch.float64 or find_spec("triton") is None:
+    if policy.device.type != "cuda":
         return SHARED_ROWS
-    return Form(partial(FlexGroups.build, compiles=policy.compiles, checkpoints=policy.checkpoints), padded_length)
+    options = {"compiles": policy.compiles, "checkpoints": policy.checkpoints}
+    if policy.dtype in (torch.bfloat16, torch.float16) and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+        return Form(partial(SplitGroups.build, **options), padded_length)
+    if policy.dtype == torch.float32 and find_spec("triton") is not None:
+        return Form(partial(FlexGroups.build, **options), padded_length)
+    return SHARED_ROWS
 
 
 def _why_not_shared(policy: Any, answers: Sequence[Answer]) -> str:
