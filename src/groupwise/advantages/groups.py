@@ -174,6 +174,18 @@ class Groups:
         ids = self.host_ids[rows.cpu().numpy()]
         return Groups._numbered(ids, self.labels, self.device)
 
+    def a_few_at_a_time(self, num_rows: int) -> Iterator[tuple[Int[Tensor, "S"] | slice, Groups]]:
+        """Whole groups of about `num_rows` rows together: which rows they are, and their grouping."""
+        step_of_group = (np.cumsum(self.host_sizes) - self.host_sizes) // num_rows
+        steps = np.unique(step_of_group)
+        if len(steps) == 1:
+            yield slice(None), self
+            return
+        step_of_row = step_of_group[self.host_ids]
+        for step in steps:
+            kept = step_of_row == step
+            yield _to_device(np.flatnonzero(kept), self.device), self.take(torch.from_numpy(kept))
+
     def spread(self, statistic: Shaped[Tensor, "G"]) -> Shaped[Tensor, "B"]:
         """One number per group to one number per row."""
         return statistic[self.ids]

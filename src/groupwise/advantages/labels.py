@@ -7,7 +7,9 @@ more than all the arithmetic that follows.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,10 @@ def number_labels(index: Iterable[Any]) -> tuple[np.ndarray[Any, np.dtype[np.int
     labels: list[Any] = index.tolist() if hasattr(index, "tolist") else list(index)
     if not isinstance(labels, list):
         raise BadValueError(f"index is a single value ({labels!r}); it must hold one label per answer")
+    # A label not seen before gets the next number.
+    numbers: defaultdict[Hashable, int] = defaultdict(count().__next__)
     try:
-        numbers = dict.fromkeys(labels)
+        ids = np.fromiter(map(numbers.__getitem__, labels), dtype=np.int64, count=len(labels))
     except TypeError as error:
         raise _unhashable(labels) from error
     if any(isinstance(label, torch.Tensor) for label in numbers):
@@ -39,10 +43,7 @@ def number_labels(index: Iterable[Any]) -> tuple[np.ndarray[Any, np.dtype[np.int
                 f"index[{_first(labels, label)}] is {label!r}, which is not equal to itself and so names no group; "
                 "give every answer the uid of its prompt"
             )
-    names = list(numbers)
-    position = dict(zip(names, range(len(names)), strict=True))
-    ids = np.fromiter(map(position.__getitem__, labels), dtype=np.int64, count=len(labels))
-    return ids, names
+    return ids, list(numbers)
 
 
 def _first(labels: list[Any], label: object) -> int:

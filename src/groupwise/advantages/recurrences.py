@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import kernels
-from groupwise.advantages.rows import as_mask, only_counted
+from groupwise.advantages.rows import as_mask, empty, only_counted, rows_at_a_time
 from groupwise.types import Bool, Float, Float64, Shaped
+
+# A walk over the tokens costs its number of steps, however few rows walk together.
+_ROWS_OF_A_WALK = 1024
 
 
 def backward_scan(
@@ -32,21 +35,23 @@ def backward_scan(
     fused = kernels.backward_scan(rewards, values, baselines, mask, factors, dtypes)
     if fused is not None:
         return fused
-    counts = as_mask(mask)
-    reward = only_counted(rewards, counts).double()
-    value = None if values is None else only_counted(values, counts).double()
-    finite = (reward if value is None else reward + value).sum(1).isfinite()
-    if value is None and factors == (1.0, 1.0):
-        advantage = _sum_back(reward)
-    else:
-        advantage = _walk_back(reward, value, counts, *factors)
-    result = advantage if value is None else advantage + value
-    if baselines is not None:
-        finite = finite & baselines.isfinite()
-        advantage = advantage - baselines.double()[:, None]
-    if not finite.all():
-        advantage, result = (torch.where(finite[:, None], x, torch.nan) for x in (advantage, result))
-    return only_counted(advantage.to(dtypes[0]), counts), only_counted(result.to(dtypes[1]), counts)
+    advantages, returns = (empty(mask.shape, dtype, mask.device) for dtype in dtypes)
+    plain_sum = values is None and factors == (1.0, 1.0)
+    for rows in rows_at_a_time(mask, at_least=1 if plain_sum else _ROWS_OF_A_WALK):
+        counts = as_mask(mask[rows])
+        reward = only_counted(rewards[rows], counts).double()
+        value = None if values is None else only_counted(values[rows], counts).double()
+        advantage = _sum_back(reward) if plain_sum else _walk_back(reward, value, counts, *factors)
+        result = advantage if value is None else advantage + value
+        finite = (reward if value is None else reward + value).sum(1).isfinite()
+        if baselines is not None:
+            finite &= baselines[rows].isfinite()
+            advantage = advantage - baselines[rows].double()[:, None]
+        if not finite.all():
+            advantage, result = (torch.where(finite[:, None], x, torch.nan) for x in (advantage, result))
+        advantages[rows] = only_counted(advantage.to(dtypes[0]), counts)
+        returns[rows] = only_counted(result.to(dtypes[1]), counts)
+    return advantages, returns
 
 
 def rewards_to_go(rewards: Shaped[Tensor, "B T"], mask: Shaped[Tensor, "B T"]) -> Float64[Tensor, "B T"]:

@@ -8,6 +8,9 @@ default float dtype.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +18,8 @@ from groupwise.advantages import kernels
 from groupwise.errors import BadValueError
 from groupwise.types import Bool, Float64, Int, Shaped
 
-_SAME_WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_TOKENS_IN_A_STEP = 1 << 18
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sum_rewards(rewards: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
@@ -55,8 +59,29 @@ def only_counted(values: Shaped[Tensor, "B #T"], mask: Shaped[Tensor, "B T"]) ->
     """
     if not values.dtype.is_floating_point:
         return torch.where(as_mask(mask), values, 0)
-    bits = _SAME_WIDTH[values.dtype.itemsize]
-    return as_mask(mask).view(torch.uint8).to(bits).mul_(values.view(bits)).view(values.dtype)
+    words = values.view(_WORDS[values.dtype.itemsize])
+    counted = empty(mask.shape, words.dtype, words.device).copy_(as_mask(mask).view(torch.uint8))
+    return counted.mul_(words).view(values.dtype)
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Shaped[Tensor, "..."]:
+    """Fresh memory. On a CPU it is numpy's, which asks the kernel for huge pages: with small ones, the first touch of
+    every page costs more than all the arithmetic."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, f"i{dtype.itemsize}")).view(dtype)
+
+
+def rows_in_a_step(mask: Shaped[Tensor, "B T"]) -> int:
+    """So few on a CPU that the float64 temporaries of one step reuse the memory of the last; on a GPU all of them."""
+    return max(1, len(mask) if mask.is_cuda else _TOKENS_IN_A_STEP // max(mask.shape[1], 1))
+
+
+def rows_at_a_time(mask: Shaped[Tensor, "B T"], at_least: int = 1) -> Iterator[slice]:
+    """The rows of the batch, a slice for every step."""
+    step = max(at_least, rows_in_a_step(mask))
+    for start in range(0, len(mask), step):
+        yield slice(start, start + step)
 
 
 def as_mask(mask: Shaped[Tensor, "B T"]) -> Bool[Tensor, "B T"]:

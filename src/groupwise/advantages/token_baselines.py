@@ -12,6 +12,7 @@ baseline there is 0, not its own return.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +22,28 @@ from groupwise.advantages.groups import Groups
 from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import rewards_to_go
 from groupwise.advantages.registry import AdvantageEstimator, register_adv_est
-from groupwise.advantages.rows import as_mask, check_tokens, count_tokens, only_counted, result_dtype
+from groupwise.advantages.rows import (
+    as_mask,
+    check_tokens,
+    count_tokens,
+    empty,
+    only_counted,
+    result_dtype,
+    rows_in_a_step,
+)
 from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.types import Bool, Float64, Int
+
+_Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """skip_gaps: position t is the t-th response token, not column t."""
+
+    handle_zero_tail: bool
+    epsilon: float
+    skip_gaps: bool
 
 
 @register_adv_est(AdvantageEstimator.OPTIMAL_TOKEN_BASELINE)
@@ -43,7 +63,7 @@ def compute_optimal_token_baseline_advantage(
 ) -> Pair:
     """Position t is column t: answers meet where both have a response token in the same column."""
     inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
-    return _advantages(inputs, index, failed, handle_zero_tail, epsilon, skip_gaps=False)
+    return _advantages(inputs, index, failed, _Rules(handle_zero_tail, epsilon, skip_gaps=False))
 
 
 @register_adv_est(AdvantageEstimator.TIR_OPTIMAL_TOKEN_BASELINE)
@@ -63,42 +83,51 @@ def compute_multi_turn_optimal_token_baseline_advantage(
 ) -> Pair:
     """Position t is an answer's t-th response token, tool output skipped. Empty answers are not in their group."""
     inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
-    return _advantages(inputs, index, failed, handle_zero_tail, epsilon, skip_gaps=True)
+    return _advantages(inputs, index, failed, _Rules(handle_zero_tail, epsilon, skip_gaps=True))
 
 
-def _advantages(
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
-    index: Index,
-    failed: Flags | None,
-    handle_zero_tail: bool,
-    epsilon: float,
-    skip_gaps: bool,
-) -> Pair:
+def _advantages(inputs: _Inputs, index: Index, failed: Flags | None, rules: _Rules) -> Pair:
     rewards, response_mask, log_probs, sum_pi_squared, rho = inputs
     others = {"old_log_probs": log_probs, "sum_pi_squared": sum_pi_squared, "rollout_is_weights": rho}
     check_tokens(rewards, response_mask, **others)
     mask = as_mask(response_mask)
     takes_part = torch.ones_like(mask[:, :1]).any(1) if failed is None else ~as_row_mask("failed", failed, mask)
     mask = mask & takes_part[:, None]
-    if skip_gaps:
-        takes_part = mask.any(1)
-    groups = Groups.of(index, len(mask), mask.device)
-    returns = rewards_to_go(rewards, mask)
-    energy = spent_energy(log_probs, sum_pi_squared, rho, mask)
-    broken = ~(returns + energy).sum(1).isfinite()
     dtype = result_dtype(rewards, response_mask)
-    finished = returns.to(dtype)
+    advantages, finished = (empty(mask.shape, dtype, mask.device) for _ in range(2))
+    groups = Groups.of(index, len(mask), mask.device)
+    for rows, part in groups.a_few_at_a_time(rows_in_a_step(mask)):
+        returns = rewards_to_go(rewards[rows], mask[rows])
+        energy = spent_energy(log_probs[rows], sum_pi_squared[rows], None if rho is None else rho[rows], mask[rows])
+        judged = _judge(returns, energy, mask[rows], takes_part[rows], part, rules)
+        advantages[rows] = only_counted(judged.to(dtype), mask[rows])
+        finished[rows] = returns.to(dtype)
+    return advantages, finished
+
+
+def _judge(
+    returns: Float64[Tensor, "B T"],
+    energy: Float64[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    takes_part: Bool[Tensor, "B"],
+    groups: Groups,
+    rules: _Rules,
+) -> Float64[Tensor, "B T"]:
+    """Each return minus the baseline its group shares at that position. What stands outside the mask means nothing."""
+    broken = ~(returns + energy).sum(1).isfinite()
     # Answers as they meet: column by column, or response token by response token.
-    position = mask.cumsum(1) - 1 if skip_gaps else None
+    position = mask.cumsum(1) - 1 if rules.skip_gaps else None
     met = mask, returns, energy
     present, met_returns, met_energy = met if position is None else (_line_up(x, position, mask) for x in met)
-    baseline = shared_baseline(met_returns, met_energy, present, groups, epsilon)[groups.ids]
-    if handle_zero_tail:
+    baseline = shared_baseline(met_returns, met_energy, present, groups, rules.epsilon)[groups.ids]
+    if rules.skip_gaps:
+        takes_part = mask.any(1)
+    if rules.handle_zero_tail:
         baseline[_without_company(takes_part, count_tokens(mask), groups, mask.shape[1])] = 0.0
     baseline[groups.spread(groups.sum(takes_part.double()) < 2)] = 0.0
     advantages = returns - (baseline if position is None else baseline.gather(1, position.clamp_min(0)))
     advantages[groups.spread(groups.sum(broken.double()) > 0)] = torch.nan
-    return only_counted(advantages.to(dtype), mask), finished
+    return advantages
 
 
 def spent_energy(

@@ -8,11 +8,13 @@ one there is no spread to divide by: the result is 0, with a warning.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from groupwise.advantages.groups import sorted_sum
+from groupwise.advantages.rows import empty, rows_at_a_time
 from groupwise.errors import GroupwiseWarning
 from groupwise.types import Bool, Float64, Num
 
@@ -38,14 +40,19 @@ def whiten_tokens(values: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> 
     num_tokens = counted.sum().double()
     if _too_few(num_tokens):
         return torch.where(mask & values.isnan(), values, 0.0)
-    rises = values - _lowest(values, counted)
-    deviations = rises - _sum_tokens(rises, counted) / num_tokens
-    scale = _inverse_std(_sum_tokens(deviations.square(), counted), num_tokens)
-    return torch.where(mask, deviations * scale, 0.0)
+    low = _lowest(values, counted)
+    mean_rise = _sum_tokens(lambda rows: values[rows] - low, counted) / num_tokens
+    square_sum = _sum_tokens(lambda rows: ((values[rows] - low) - mean_rise).square(), counted)
+    scale = _inverse_std(square_sum, num_tokens)
+    whitened = empty(values.shape, values.dtype, values.device)
+    for rows in rows_at_a_time(mask):
+        whitened[rows] = torch.where(mask[rows], ((values[rows] - low) - mean_rise) * scale, 0.0)
+    return whitened
 
 
-def _sum_tokens(values: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float64[Tensor, ""]:
-    return sorted_sum(torch.where(mask, values, 0.0).sum(dim=1))
+def _sum_tokens(terms: Callable[[slice], Float64[Tensor, "_ T"]], mask: Bool[Tensor, "B T"]) -> Float64[Tensor, ""]:
+    """The sum over the tokens in `mask`; `terms` gives those of a slice of rows."""
+    return sorted_sum(torch.cat([torch.where(mask[rows], terms(rows), 0.0).sum(1) for rows in rows_at_a_time(mask)]))
 
 
 def _lowest(values: Float64[Tensor, "..."], counted: Bool[Tensor, "..."]) -> Float64[Tensor, ""]:
