@@ -124,8 +124,8 @@ def main() -> None:
         tables,
         folder=arguments.out,
         date=arguments.date,
-        notes=f"Times are medians over {repeats} rounds ({max(3, repeats // 3)} in the later tables) in which all run in "
-        f"turn; a ratio is the median of the ratios within a round. 2 threads. Huge pages: {huge_pages()}.",
+        notes=f"Times are medians over {repeats} rounds ({max(3, repeats // 3)} in the later tables) in which all run "
+        f"in turn; a ratio is the median of the ratios within a round. 2 threads. Huge pages: {huge_pages()}.",
     )
 
 
