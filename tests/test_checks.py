@@ -25,7 +25,7 @@ def test_every_rule_is_about_a_setting():
         ("rollout.temperature=0", "rollout.temperature=0.0 must be more than 0"),
         ("rollout.top_p=0", "rollout.top_p=0.0 must be in (0, 1]"),
         ("rollout.top_p=1.5", "rollout.top_p=1.5 must be in (0, 1]"),
-        ("rollout.top_k=-1", "rollout.top_k=-1 must be 0 or more"),
+        ("rollout.top_k=-2", "rollout.top_k=-2 must be 0 or more"),
         ("trainer.total_training_steps=0", "trainer.total_training_steps=0 must be 1 or more"),
         ("actor.optim.lr=0", "actor.optim.lr=0.0 must be more than 0"),
         ("actor.optim.lr=.nan", "actor.optim.lr=nan must be more than 0"),
