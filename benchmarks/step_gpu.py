@@ -1,12 +1,19 @@
 """One whole GRPO step on one NVIDIA GPU, ours and TRL's in one run, phase by phase, with peak memory.
 
-    python benchmarks/step_gpu.py                          # both rows of the table, ours and TRL 1.16
+    python benchmarks/step_gpu.py                                        # both widths, ours and TRL 1.16
     python benchmarks/step_gpu.py --sides ours --prompt-tokens 256
+    python benchmarks/step_gpu.py --device cpu --shape tiny --prompts 2 --n 4 --answer-tokens 8 --prompt-tokens 16 64
 
-A random model of Qwen3-0.6B's shape in bfloat16, 16 prompts x 8 answers of 512 tokens, no end-of-sequence in practice,
-one optimiser step. Every side runs in a process of its own; the first step of each (compiling, warming up) is shown
-apart, the others' median counts. The floor is bytes over the copy bandwidth and operations over the matrix rate, both
-measured in this run.
+A random model, no end-of-sequence in practice, one optimiser step. Every side runs in a process of its own under its
+default settings, which on TRL's side means `generate` of transformers. The first step of each (compiling, warming up)
+is shown apart; of the others the median counts. A second prompt width finds on disk what the first had compiled.
+judge: rewards and advantages; TRL's also pads the batch there. On a GPU the model is in bfloat16; TRL's optimizer
+updates these weights, ours float32 weights kept beside them.
+
+The floor is the least time the work can take on this device (benchmarks/floor.py has the formulas). Rollout: per token
+the larger of bytes over the bandwidth of a copy (weights once, every prompt's keys and values once, every answer's own
+once) and operations over the rate of a matrix product; before it the prompts' own pass. Update: operations of one
+forward and one backward pass, the prompt once per group, over that rate. Both rates are measured in this run.
 """
 
 from __future__ import annotations
@@ -15,78 +22,131 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-SHAPE = {
-    "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768,
-}  # fmt: skip
+from floor import Rates, Work, rollout_seconds, update_seconds
+from processes import run_child
+from random_model import SHAPES, dtype_of
+from report import RESULTS, publish
+
 SIDES = ("ours", "trl")
+PHASES = ("rollout", "judge", "update", "step")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    arguments = read_arguments()
+    if arguments.child:
+        from step_sides import SIDES as FUNCTIONS
+        from step_sides import Order
+
+        work = work_of(arguments, arguments.prompt_tokens[0])
+        shape, steps = SHAPES[arguments.shape], arguments.steps
+        FUNCTIONS[arguments.child](Order(shape, arguments.device, work, steps, arguments.micro_batch_tokens))
+        return
+    found = {}
+    for place, width in enumerate(arguments.prompt_tokens):
+        for side in arguments.sides:
+            steps = arguments.steps if side == "ours" else arguments.trl_steps[min(place, len(arguments.trl_steps) - 1)]
+            found[width, side] = run_child(command(side, width, steps, arguments), arguments.child_seconds)
+            print(f"{side}, prompt {width}: {json.dumps(found[width, side])}", flush=True)
+    publish_tables(found, arguments)
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
     parser.add_argument("--prompt-tokens", nargs="+", type=int, default=[256, 4096])
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4, help="of ours, the first one included")
+    parser.add_argument("--trl-steps", nargs="+", type=int, default=[3, 2], help="one number per prompt width")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--answer-tokens", type=int, default=512)
     parser.add_argument("--micro-batch-tokens", type=int, default=16384)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--child-seconds", type=float, default=240.0, help="after which a side is ended")
     parser.add_argument("--date")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        from step_sides import ours, trl
-
-        result = (ours if arguments.child == "ours" else trl)(arguments, SHAPE)
-        print("RESULT " + json.dumps(result), flush=True)
-        return
-    rows = [measured(side, width, arguments) for width in arguments.prompt_tokens for side in arguments.sides]
-    for row in rows:
-        print(json.dumps(row), flush=True)
-    publish_table(rows, arguments)
+    if not arguments.child and min(arguments.steps, *arguments.trl_steps) < 2:
+        parser.error("the first step is not counted: give at least 2")
+    return arguments
 
 
-def measured(side: str, width: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One side in a process of its own; the median of its steps but for the first."""
+def work_of(arguments: argparse.Namespace, width: int) -> Work:
+    return Work(arguments.prompts, arguments.n, width, arguments.answer_tokens)
+
+
+def command(side: str, width: int, steps: int, arguments: argparse.Namespace) -> list[str]:
     options = {
-        "--prompt-tokens": width, "--steps": arguments.steps, "--prompts": arguments.prompts, "--n": arguments.n,
-        "--answer-tokens": arguments.answer_tokens, "--micro-batch-tokens": arguments.micro_batch_tokens,
+        "--child": side, "--prompt-tokens": width, "--steps": steps, "--prompts": arguments.prompts,
+        "--n": arguments.n, "--answer-tokens": arguments.answer_tokens, "--shape": arguments.shape,
+        "--micro-batch-tokens": arguments.micro_batch_tokens, "--device": arguments.device,
     }  # fmt: skip
-    words = [str(word) for pair in options.items() for word in pair]
-    command = [sys.executable, __file__, "--child", side, *words]
-    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
-    row: dict[str, Any] = {"prompt tokens": width, "side": side}
-    if not lines:
-        return row | {"failed": child.stdout[-300:]}
-    found = json.loads(lines[-1].removeprefix("RESULT "))
-    for phase, seconds in found["seconds"].items():
-        row[f"{phase} s"] = statistics.median(seconds[1:])
-        row[f"first {phase} s"] = seconds[0]
-    return row | {"peak GiB": found["peak"] / 2**30, **found["notes"]}
+    return [sys.executable, __file__, *(str(word) for pair in options.items() for word in pair)]
 
 
-def publish_table(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    from report import RESULTS, publish
-
-    for row in rows:
-        other = next((r for r in rows if r["side"] == "trl" and r["prompt tokens"] == row["prompt tokens"]), None)
-        if row["side"] == "ours" and other and "step s" in other:
-            row |= {
-                "x TRL": other["step s"] / row["step s"],
-                "share of TRL's memory": row["peak GiB"] / other["peak GiB"],
-            }
+def publish_tables(found: dict[tuple[int, str], dict[str, Any]], arguments: argparse.Namespace) -> None:
+    rates = Rates.measure(arguments.device)
+    steps = [step_row(width, side, found) for width, side in found]
+    floors = [floor_row(width, side, child, rates, arguments) for (width, side), child in found.items()]
+    first = [first_row(width, side, child) for (width, side), child in found.items() if child.get("seconds")]
     title = f"One GRPO step: {arguments.prompts} prompts x {arguments.n} answers of {arguments.answer_tokens} tokens"
-    publish("step-gpu", title, {"Qwen3-0.6B's shape, bfloat16": rows},
-            folder=arguments.out or RESULTS, date=arguments.date, notes=__doc__.split("\n\n")[2])  # fmt: skip
+    told, defined = __doc__.split("\n\n")[2:4]
+    publish(
+        "step-gpu",
+        title,
+        {
+            f"{arguments.shape}, {str(dtype_of(arguments.device)).removeprefix('torch.')}": steps,
+            "Share of the floor: the least time over the time taken": floors,
+            "The first step": first,
+        },
+        folder=arguments.out,
+        date=arguments.date,
+        notes=f"{told}\n\n{defined.strip()}\n\nRates measured in this run: {rates}.",
+    )
+
+
+def step_row(width: int, side: str, found: dict[tuple[int, str], dict[str, Any]]) -> dict[str, Any]:
+    child, other = found[width, side], found.get((width, "trl"), {})
+    row: dict[str, Any] = {"prompt tokens": width, "side": side}
+    seconds, theirs = medians(child), medians(other)
+    row |= {f"{phase} s": seconds[phase] for phase in PHASES if seconds}
+    if seconds:
+        row |= {"steps counted": len(child["seconds"]["step"]) - 1, "peak GiB": child["peak"] / 2**30}
+    if side == "ours" and seconds and theirs:
+        row |= {"x TRL": theirs["step"] / seconds["step"], "share of TRL's memory": child["peak"] / other["peak"]}
+    row |= child.get("notes", {})
+    return row | ({"failed": child["failed"]} if "failed" in child else {})
+
+
+def floor_row(
+    width: int, side: str, child: dict[str, Any], rates: Rates, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    work, shape = work_of(arguments, width), SHAPES[arguments.shape]
+    rollout = rollout_seconds(shape, work, rates, dtype_of(arguments.device).itemsize)
+    least = {"rollout": rollout, "update": update_seconds(shape, work, rates)}
+    least["step"] = sum(least.values())
+    row: dict[str, Any] = {"prompt tokens": width, "side": side}
+    row |= {f"floor {phase} s": seconds for phase, seconds in least.items()}
+    seconds = medians(child)
+    return row | {f"{phase} share": least[phase] / seconds[phase] for phase in least if seconds}
+
+
+def first_row(width: int, side: str, child: dict[str, Any]) -> dict[str, Any]:
+    row = {"prompt tokens": width, "side": side}
+    return row | {f"first {phase} s": child["seconds"][phase][0] for phase in PHASES}
+
+
+def medians(child: dict[str, Any]) -> dict[str, float]:
+    """Of every phase, the first step left out; nothing where there is no second one."""
+    seconds: dict[str, list[float]] = child.get("seconds", {})
+    return {phase: statistics.median(found[1:]) for phase, found in seconds.items() if len(found) > 1}
 
 
 if __name__ == "__main__":

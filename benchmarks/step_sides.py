@@ -2,136 +2,179 @@
 
 from __future__ import annotations
 
-import argparse
-import random
+import resource
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from floor import Work
+from processes import tell
+from random_model import Shape, make_model, make_prompts
 
 LEARNING_RATE = 1e-6
+NUM_PROMPTS = 256
 
 
-def make_model(shape: dict[str, int]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    torch.manual_seed(0)
-    vocabulary = {c: i for i, c in enumerate(["<pad>", "<eos>"] + [chr(i) for i in range(32, 127)])}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", padding_side="left")
-    config = Qwen3Config(**shape, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0)
-    with torch.device("cuda"):
-        model = Qwen3ForCausalLM(config).to(torch.bfloat16)
-    return model, tokenizer
+@dataclass(frozen=True)
+class Order:
+    """What a side is asked to do."""
+
+    shape: Shape
+    device: str
+    work: Work
+    steps: int
+    micro_batch_tokens: int
+
+    @property
+    def answers(self) -> int:
+        return self.work.prompts * self.work.n
 
 
-def make_prompts(arguments: argparse.Namespace) -> list[str]:
-    letters = random.Random(0)
-    width = arguments.prompt_tokens[0]
-    return ["".join(letters.choice("abcdefghij") for _ in range(width)) for _ in range(256)]
+@dataclass
+class Report:
+    """Seconds of every phase of every step so far; told again after each."""
+
+    device: str
+    notes: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, **phases: float) -> None:
+        for phase, seconds in phases.items():
+            self.seconds.setdefault(phase, []).append(seconds)
+        tell({"seconds": self.seconds, "peak": peak_bytes(self.device), "notes": self.notes})
 
 
-def ours(arguments: argparse.Namespace, shape: dict[str, int]) -> dict[str, Any]:
-    from groupwise.config import AlgoConfig, RunConfig
+def ours(order: Order) -> None:
+    """The stages of `groupwise train` under its default settings, but for the sizes and the learning rate."""
+    from groupwise.config import ActorConfig, DataConfig, OptimConfig, RolloutConfig, RunConfig
     from groupwise.judging import Judge
-    from groupwise.overrides import build
-    from groupwise.parts import loss_of_step
+    from groupwise.parts import as_prompts, loss_of_step, sampling_of
     from groupwise.policy.load import wrap
+    from groupwise.rewards.user_reward import user_scorer
+    from groupwise.rewards.verdicts import scored_by
     from groupwise.rollout import EmbeddedEngine
-    from groupwise.types import Prompt, Sampling, Task
+    from groupwise.types import Task
     from groupwise.update import Updater
 
-    model, tokenizer = make_model(shape)
-    policy = wrap(model, tokenizer, compiles=True)
-    config: RunConfig = build(
-        RunConfig,
-        {
-            "data": {"train_batch_size": arguments.prompts, "max_response_length": arguments.answer_tokens},
-            "rollout": {"n": arguments.n},
-            "actor": {"micro_batch_tokens": arguments.micro_batch_tokens, "optim": {"lr": LEARNING_RATE}},
-        },
+    work, clock = order.work, clock_of(order.device)
+    config = RunConfig(
+        data=DataConfig(
+            train_batch_size=work.prompts,
+            max_prompt_length=work.prompt_tokens,
+            max_response_length=work.answer_tokens,
+        ),
+        rollout=RolloutConfig(n=work.n),
+        actor=ActorConfig(micro_batch_tokens=order.micro_batch_tokens, optim=OptimConfig(lr=LEARNING_RATE)),
     )
-    engine = EmbeddedEngine(policy, arguments.prompts * arguments.n)
+    model, tokenizer = make_model(order.shape, order.device)
+    policy = wrap(model, tokenizer, compiles=config.model.compile and order.device == "cuda")
+    rows = min(config.rollout.max_num_seqs, order.answers)
+    engine = EmbeddedEngine(policy, rows, config.rollout.gpu_memory_utilization)
     updater = Updater(policy, config.actor, loss_of_step(config, lambda: 0.0), total_steps=100)
-    judge = Judge(AlgoConfig(adv_estimator="grpo"))
-    texts = make_prompts(arguments)
-    seconds: dict[str, list[float]] = {"rollout": [], "judge": [], "update": [], "step": []}
-    notes: dict[str, Any] = {}
-    torch.cuda.reset_peak_memory_stats()
-    for step in range(arguments.steps):
-        chosen = [texts[(step * arguments.prompts + place) % len(texts)] for place in range(arguments.prompts)]
+    reward, judge = scored_by(user_scorer(letters_used)), Judge(config.algorithm)
+    tasks = [Task(str(place), text, "") for place, text in enumerate(make_prompts(NUM_PROMPTS, work.prompt_tokens))]
+    report = Report(order.device)
+    for step in range(order.steps):
         marks = [clock()]
-        prompts = [
-            Prompt(f"{step}-{place}", Task(str(place), text, ""), policy.encode(Task(str(place), text, "")))
-            for place, text in enumerate(chosen)
-        ]
-        groups = engine.generate(prompts, arguments.n, Sampling(max_tokens=arguments.answer_tokens, step=step))
+        chosen = [tasks[(step * work.prompts + place) % len(tasks)] for place in range(work.prompts)]
+        prompts = as_prompts(policy, chosen, config.data, step)
+        groups = engine.generate(prompts, work.n, sampling_of(config, step))
         marks.append(clock())
-        groups = [
-            type(group)(
-                group.prompt,
-                tuple(answer.judged(len(set(answer.text)) / 50, {}) for answer in group.completions),
-            )
-            for group in groups
-        ]
+        groups = reward(groups)
         judgement = judge(groups)
         marks.append(clock())
-        metrics = updater.step(groups, judgement.advantages)
+        metrics = updater.step(groups, judgement.to_learn)
         marks.append(clock())
-        for phase, start, end in zip(("rollout", "judge", "update"), marks, marks[1:], strict=False):
-            seconds[phase].append(end - start)
-        seconds["step"].append(marks[-1] - marks[0])
-        notes = {name: metrics[name] for name in ("rollout/log_prob_gap", "rollout/log_prob_gap/max", "grad_norm")}
-        notes["tokens"] = sum(len(answer.token_ids) for group in groups for answer in group.completions)
-    return {"seconds": seconds, "peak": torch.cuda.max_memory_allocated(), "notes": notes}
+        gap = {"log-prob gap": metrics["rollout/log_prob_gap"], "largest": metrics["rollout/log_prob_gap/max"]}
+        tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
+        report.notes = {"answer tokens": tokens, **gap}
+        rollout, judging, update = (end - start for start, end in pairwise(marks))
+        report.add(step=marks[-1] - marks[0], rollout=rollout, judge=judging, update=update)
 
 
-def trl(arguments: argparse.Namespace, shape: dict[str, int]) -> dict[str, Any]:
+def trl(order: Order) -> None:
+    """TRL's trainer as it comes: `generate` of transformers, its own optimizer, gradient checkpoints on."""
     from datasets import Dataset
+    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    model, tokenizer = make_model(shape)
+    work, clock = order.work, clock_of(order.device)
+    is_gpu = order.device == "cuda"
+    model, tokenizer = make_model(order.shape, order.device)
+    report = Report(order.device)
+    spent: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": []}
+
+    class Clock(TrainerCallback):
+        """A step from its beginning to behind the optimizer's; the update is what is left of it."""
+
+        started = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.started = clock()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            step = clock() - self.started
+            rollout, prepared = (spent[name][-1] for name in ("_generate", "_generate_and_score_completions"))
+            report.add(step=step, rollout=rollout, judge=prepared - rollout, update=step - prepared)
+
+    def reward(completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        report.notes = {"answer tokens": sum(map(len, completion_ids))}
+        return letters_used(completions)
+
     config = GRPOConfig(
-        output_dir="trl-out", per_device_train_batch_size=arguments.prompts * arguments.n, num_generations=arguments.n,
-        max_completion_length=arguments.answer_tokens, max_steps=arguments.steps, logging_steps=1, report_to=[],
-        bf16=True, save_strategy="no", beta=0.0, gradient_checkpointing=True, temperature=1.0, steps_per_generation=1,
-        learning_rate=LEARNING_RATE, disable_tqdm=True,
+        output_dir="runs/trl", per_device_train_batch_size=order.answers, num_generations=work.n,
+        max_completion_length=work.answer_tokens, max_steps=order.steps, logging_steps=1, report_to=[],
+        bf16=is_gpu, use_cpu=not is_gpu, save_strategy="no", beta=0.0, learning_rate=LEARNING_RATE, disable_tqdm=True,
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=model,
         args=config,
         processing_class=tokenizer,
-        reward_funcs=lambda completions, **_: [len(set(text)) / 50 for text in completions],
-        train_dataset=Dataset.from_list([{"prompt": text} for text in make_prompts(arguments)]),
+        reward_funcs=reward,
+        train_dataset=Dataset.from_list([{"prompt": text} for text in make_prompts(NUM_PROMPTS, work.prompt_tokens)]),
+        callbacks=[Clock()],
     )
-    spent: dict[str, list[float]] = {}
-
-    def timed(name: str) -> None:
-        inner = getattr(trainer, name)
-
-        def wrapper(*positional: Any, **named: Any) -> Any:
-            started = clock()
-            result = inner(*positional, **named)
-            spent.setdefault(name, []).append(clock() - started)
-            return result
-
-        setattr(trainer, name, wrapper)
-
-    for name in ("_generate", "_generate_and_score_completions", "training_step"):
-        timed(name)
-    torch.cuda.reset_peak_memory_stats()
+    for name, seconds in spent.items():
+        setattr(trainer, name, timed(getattr(trainer, name), seconds, clock))
     trainer.train()
-    prepared, whole = spent["_generate_and_score_completions"], spent["training_step"]
-    seconds = {
-        "rollout": spent["_generate"],
-        "judge": [a - b for a, b in zip(prepared, spent["_generate"], strict=True)],
-        "update": [a - b for a, b in zip(whole, prepared, strict=True)],
-        "step": whole,
-    }
-    return {"seconds": seconds, "peak": torch.cuda.max_memory_allocated(), "notes": {}}
 
 
-def clock() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
+def letters_used(completions: list[str], **_: Any) -> list[float]:
+    """A reward that tells random answers apart."""
+    return [len(set(text)) / 50 for text in completions]
+
+
+def timed(inner: Callable[..., Any], seconds: list[float], clock: Callable[[], float]) -> Callable[..., Any]:
+    """The same function; each call adds its seconds."""
+
+    def wrapper(*positional: Any, **named: Any) -> Any:
+        started = clock()
+        result = inner(*positional, **named)
+        seconds.append(clock() - started)
+        return result
+
+    return wrapper
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """Seconds, once the device has done what it was given."""
+
+    def clock() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock
+
+
+def peak_bytes(device: str) -> int:
+    """Of the GPU's memory; on a CPU of the process's."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+SIDES = {"ours": ours, "trl": trl}
