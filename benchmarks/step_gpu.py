@@ -98,14 +98,15 @@ def publish_tables(found: dict[tuple[int, str], dict[str, Any]], arguments: argp
     first = [first_row(width, side, child) for (width, side), child in found.items() if child.get("seconds")]
     title = f"One GRPO step: {arguments.prompts} prompts x {arguments.n} answers of {arguments.answer_tokens} tokens"
     told, defined = __doc__.split("\n\n")[2:4]
+    tables = {
+        f"{arguments.shape}, {str(dtype_of(arguments.device)).removeprefix('torch.')}": steps,
+        "Share of the floor: the least time over the time taken": floors,
+        "The first step": first,
+    }
     publish(
         "step-gpu",
         title,
-        {
-            f"{arguments.shape}, {str(dtype_of(arguments.device)).removeprefix('torch.')}": steps,
-            "Share of the floor: the least time over the time taken": floors,
-            "The first step": first,
-        },
+        {heading: rows for heading, rows in tables.items() if rows},
         folder=arguments.out,
         date=arguments.date,
         notes=f"{told}\n\n{defined.strip()}\n\nRates measured in this run: {rates}.",
