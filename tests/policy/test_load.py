@@ -65,6 +65,28 @@ def test_messages_go_through_the_chat_template():
     assert policy.encode(Task("k", [{"role": "user", "content": "12"}], "")) == text
 
 
+STRICT = "{% if messages[0].role != 'user' %}{{ raise_exception('the user speaks first') }}{% endif %}1="
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"), [(STRICT, "the user speaks first"), ("{{ messages[7].content.x() }}", "no element 7")]
+)
+def test_messages_the_chat_template_refuses_are_named_with_its_reason(template, reason):
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = template
+    said = rf"task 'b.jsonl:7': the model's chat template refuses its messages \(.*{reason}"
+    with pytest.raises(BadValueError, match=said):
+        policy.encode(Task("b.jsonl:7", [{"role": "system", "content": "1"}], ""))
+
+
+def test_a_conversation_of_several_turns_reaches_the_template_whole():
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = TEMPLATE
+    turns = [("system", "1"), ("user", "2"), ("assistant", "3"), ("user", "4")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    assert policy.encode(Task("k", messages, "")) == policy.encode(Task("k", "1=2=3=4=*", ""))
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

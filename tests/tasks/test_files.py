@@ -77,6 +77,8 @@ BAD_ROWS = [
     (b'{"prompt": "6*7?", "answer": "42"', "not JSON"),
     (b'{"prompt": "6*7?", "answer": "4\xff2"}', "not UTF-8 (byte 31)"),
     (b'{"prompt": "6*7?", "answer": NaN}', "not JSON: NaN is not a JSON value"),
+    (rb'{"prompt": "6*\ud83d7?", "answer": "42"}', r"half a character, '\ud83d', stands alone in a text"),
+    (rb'{"prompt": "6*7?", "answer": "42", "extra_info": {"note": "\udc00"}}', r"half a character, '\udc00'"),
     (b"[" * 100_000, "nested too deeply"),
     (b"[1, 2]", "the row is a list, not an object"),
     (b'"text"', "the row is a str"),
@@ -106,6 +108,12 @@ def test_a_bad_row_is_skipped_and_reported(tmp_path, bad, reason):
     assert (row.file, row.row) == (file, 2)
     assert reason in row.reason
     assert str(row).startswith(f"{file}, row 2: ")
+
+
+def test_escaped_characters_are_read_whole(tmp_path):
+    file = tmp_path / "train.jsonl"
+    file.write_bytes(rb'{"prompt": "\ud83d\ude00 \u00e9?", "answer": "42"}')
+    assert load_tasks([str(file)]).tasks[0].prompt == "\U0001f600 \u00e9?"
 
 
 def test_a_bad_row_of_a_parquet_file(tmp_path):

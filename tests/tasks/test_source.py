@@ -87,6 +87,7 @@ def test_configuration_with_files(tmp_path):
     val.write_text("".join(json.dumps({"prompt": f"v{n}?", "answer": n}) + "\n" for n in range(30)) + "nonsense\n")
     tasks = tasks_of(DataConfig(train_files=(str(train),), val_files=(str(val),), val_size=10, shuffle=False), seed=0)
     assert [task.answer for task in tasks.train.next_batch(5)] == [0, 1, 2, 3, 4]
+    assert [task.answer for task in tasks.listed] == [0, 1, 2, 3, 4]
     # ten of the thirty, from all over the file and in its order
     answers = [task.answer for task in tasks.held_out]
     assert len(answers) == 10

@@ -59,16 +59,12 @@ class Policy:
 
     def encode(self, task: Task) -> tuple[int, ...]:
         """The prompt as the model reads it: text as it stands, messages through the tokenizer's chat template."""
+        # verbose: the tokenizer's own word on long texts, which are refused here.
+        options: dict[str, Any] = {"return_attention_mask": False, "verbose": False}
         if isinstance(task.prompt, str):
-            ids = self.tokenizer(task.prompt, return_attention_mask=False)["input_ids"]
+            ids = self.tokenizer(task.prompt, **options)["input_ids"]
         else:
-            if not self.tokenizer.chat_template:
-                raise BadValueError(
-                    f"task {task.key!r} is a chat, and this model's tokenizer has no chat template; "
-                    "give the prompt as text, or use a model trained for chat"
-                )
-            text = self.tokenizer.apply_chat_template(task.prompt, tokenize=False, add_generation_prompt=True)
-            ids = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+            ids = self.tokenizer(self._chat(task), add_special_tokens=False, **options)["input_ids"]
         if not ids:
             raise BadValueError(f"task {task.key!r} has an empty prompt; the model needs at least one token")
         if self.context is not None and len(ids) >= self.context:
@@ -77,6 +73,24 @@ class Policy:
                 f"{self.context}; lower data.max_prompt_length or shorten the prompt"
             )
         return tuple(ids)
+
+    def _chat(self, task: Task) -> str:
+        """Messages as the text the model was trained on, up to where the assistant's answer begins."""
+        from jinja2 import TemplateError
+
+        if not self.tokenizer.chat_template:
+            raise BadValueError(
+                f"task {task.key!r} is a chat, and this model's tokenizer has no chat template; "
+                "give the prompt as text, or use a model trained for chat"
+            )
+        try:
+            text: str = self.tokenizer.apply_chat_template(task.prompt, tokenize=False, add_generation_prompt=True)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise BadValueError(
+                f"task {task.key!r}: the model's chat template refuses its messages ({error}); "
+                "correct their roles and order, or give the prompt as text"
+            ) from error
+        return text
 
     def decode(self, token_ids: tuple[int, ...] | list[int]) -> str:
         """The text of an answer, without special tokens."""

@@ -113,9 +113,15 @@ def _read_jsonl(key: str, file: str) -> Iterator[tuple[int, Any]]:  # noqa: ARG0
 
 def _decoded(line: bytes) -> Any:
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        if b"\\u" in line:
+            # An escape may name half a character, which no tokenizer and no file takes.
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        return row
     except UnicodeDecodeError as problem:
         return BadValueError(f"not UTF-8 (byte {problem.start})")
+    except UnicodeEncodeError as problem:
+        return BadValueError(f"half a character, {problem.object[problem.start]!r}, stands alone in a text")
     except RecursionError:
         return BadValueError("not usable JSON: nested too deeply")
     except ValueError as problem:

@@ -16,11 +16,12 @@ from groupwise.types import Task
 @dataclass(frozen=True)
 class RunTasks:
     """What a run asks. `held_out` is the same for every seed, and empty where there are files to train on and
-    none to evaluate on."""
+    none to evaluate on. listed: the tasks of `train`, where they come from files."""
 
     train: PromptSource
     held_out: list[Task]
     bad_rows: list[BadRow] = field(default_factory=list)
+    listed: list[Task] = field(default_factory=list)
 
 
 def tasks_of(data: DataConfig, seed: int) -> RunTasks:
@@ -33,7 +34,7 @@ def tasks_of(data: DataConfig, seed: int) -> RunTasks:
         return RunTasks(PromptSource(generated), held_out, bad_rows)
     loaded = load_tasks(data.train_files, data.max_bad_rows)
     epochs = EpochTasks(loaded.tasks, seed, shuffle=data.shuffle, fingerprint=loaded.fingerprint)
-    return RunTasks(PromptSource(epochs), held_out, [*loaded.bad_rows, *bad_rows])
+    return RunTasks(PromptSource(epochs), held_out, [*loaded.bad_rows, *bad_rows], loaded.tasks)
 
 
 def _held_out(data: DataConfig) -> tuple[list[Task], list[BadRow]]:
