@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+MUTATION := .venv-mutation
 PEERS := .venv-integrations
 PEERS_READY := $(PEERS)/verl/.ready $(PEERS)/trl/.ready
 PEER_TESTS := pytest hypothesis jaxtyping beartype
 
-.PHONY: train test check format lint types test-integrations bench-cpu mutation clean
+.PHONY: train test check format lint types test-integrations coverage bench-cpu mutation clean
 
 train: $(READY)  ## teach the small model that comes with the package; ends with a model and a report under runs/
 	$(BIN)/groupwise train
@@ -32,6 +33,13 @@ test-integrations: $(PEERS_READY)  ## against the real verl and TRL, and the GPU
 	$(PEERS)/verl/bin/python -m pytest tests/kernels
 	$(PEERS)/trl/bin/python -m pytest tests/integrations/trl
 
+coverage: $(READY)  ## every branch of the advantages is tested; the bodies of the GPU kernels apart
+	$(BIN)/python -m pytest tests/advantages --cov=groupwise.advantages --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+mutation: $(MUTATION)/.ready  ## do the tests of the advantages notice a change in the source? Hours; ONLY='groupwise.advantages.groups.*' for a part
+	GROUPWISE_CHECK_SHAPES= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MUTATION)/bin/python scripts/mutation.py run $(ONLY)
+	$(MUTATION)/bin/python scripts/mutation.py results
+
 bench-cpu: $(PEERS_READY)  ## ours beside verl's, one table
 	$(PEERS)/verl/bin/python benchmarks/advantage_cpu.py
 
@@ -40,6 +48,13 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(MUTATION)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MUTATION)
+	$(MUTATION)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(MUTATION)/bin/python -m pip install --quiet --constraint constraints.txt --constraint constraints-mutation.txt \
+	  mutmut numpy omegaconf $(PEER_TESTS)
 	touch $@
 
 # Not all that verl and its queue ask for, only what their trainer imports; triton is for the kernels' tests.
@@ -61,4 +76,4 @@ $(PEERS)/trl/.ready: constraints-trl.txt pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MUTATION) mutants build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

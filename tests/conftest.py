@@ -1,12 +1,15 @@
 """Every annotated call of the package is checked against its shapes and types while the tests run."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1"):
+# A GPU machine may have neither package: there the shapes go unchecked.
+CAN_CHECK = find_spec("jaxtyping") is not None and find_spec("beartype") is not None
+if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1" if CAN_CHECK else ""):
     from jaxtyping import install_import_hook
 
     # Triton compiles its kernels from their source: those modules stay as they are.
@@ -22,6 +25,7 @@ if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1"):
 import torch
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=8, derandomize=True, database=None)
 hypothesis.settings.load_profile("default")
 
 

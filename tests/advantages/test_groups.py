@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from groupwise.advantages import Groups
 from groupwise.advantages import groups as groups_module
-from groupwise.advantages.groups import pairwise_sum, sorted_sum
+from groupwise.advantages.groups import pairwise_sum, sorted_sum, square_root
 from groupwise.errors import BadValueError
 from oracles import grouping
 from samples import f64, same_bits
@@ -33,6 +33,16 @@ def test_the_std_is_zero_where_a_group_has_no_more_answers_than_ddof():
     # c: mean 1, squares 1 + 1 + 4 = 6; over 3 - 2 = 1.
     assert moments.stds(ddof=2).tolist() == [0.0, 0.0, math.sqrt(6.0)]
     assert moments.stds(ddof=1)[0] == 0.0
+
+
+@given(values=st.lists(st.floats(0, allow_infinity=False) | st.just(math.nan), max_size=20))
+def test_a_square_root_is_rounded_correctly_whatever_the_processor(values):
+    # The standard library's is: IEEE 754 leaves no choice, and a vectorised library takes one.
+    assert same_bits(square_root(f64(values)), f64([math.sqrt(value) for value in values]))
+
+
+def test_a_square_root_of_another_device_stays_there():
+    assert square_root(torch.ones(3, dtype=torch.float64, device="meta")).device.type == "meta"
 
 
 @pytest.mark.parametrize("score", [0.1, 0.35, 100.1, 1e6 + 0.1, -1e15 / 3, 5e-324])

@@ -95,3 +95,9 @@ def test_fresh_memory_is_an_ordinary_tensor(dtype):
     assert fresh.dtype == dtype
     assert (fresh * torch.ones(3, 2, dtype=dtype)).tolist() == [[2.0, 2.0]] * 3
     assert fresh.share_memory_().tolist() == [[2.0, 2.0]] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fresh_memory_is_where_it_was_asked_for(device):
+    fresh = empty((2, 3), torch.bfloat16, torch.device(device))
+    assert (fresh.shape, fresh.dtype, fresh.device.type) == ((2, 3), torch.bfloat16, device)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from groupwise.advantages import CONVENTIONS, get_adv_estimator_fn
 from samples import BATCH_WIDE, CASES, PER_GROUP, Rows, at_the_end, batches, coarse, dyadic, f64, same_bits
 
-few = settings(max_examples=15)
+few = settings(max_examples=settings().max_examples // 4)
 every_case = pytest.mark.parametrize("name", CASES)
 exact_scores = st.one_of(dyadic, coarse)
 

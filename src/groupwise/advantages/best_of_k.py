@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groupwise.advantages.groups import Groups, Table, pairwise_sum
+from groupwise.advantages.groups import Groups, Table, pairwise_sum, square_root
 from groupwise.errors import BadValueError
 from groupwise.types import Float64
 
@@ -100,7 +100,7 @@ def _best_of_subsets(table: Table, k: int) -> tuple[Float64[Tensor, "G"], Float6
     rise = torch.where(real, (table.values - lowest).clamp_min(0.0), 0.0)
     expected = pairwise_sum(is_best * rise)
     spread = torch.where(real, rise - expected[:, None], 0.0)
-    std = pairwise_sum(is_best * spread.square()).sqrt()
+    std = square_root(pairwise_sum(is_best * spread.square()))
     # Tied answers share the place of the first of them: equal by Pascal's rule, and now equal in every bit.
     # The padding counts as above everything: a NaN would end the search in the wrong half.
     ascending = torch.where(real, table.values, torch.inf)

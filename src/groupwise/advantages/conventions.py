@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import kernels
-from groupwise.advantages.groups import Groups, Moments, pairwise_sum
+from groupwise.advantages.groups import Groups, Moments, pairwise_sum, square_root
 from groupwise.errors import unknown_name
 from groupwise.types import Float64
 
@@ -127,5 +127,5 @@ def peer_stds(scores: Float64[Tensor, "B"], groups: Groups, ddof: int) -> Float6
             mean = pairwise_sum(rise) / num_peers
             deviation = torch.where(is_peer, rise - mean[:, None], 0.0)
             variance = pairwise_sum(deviation * deviation) / (num_peers - ddof).clamp_min(1)
-            result[table.rows[row, out]] = variance.sqrt()
+            result[table.rows[row, out]] = square_root(variance)
     return result

@@ -77,7 +77,7 @@ class Moments:
     def stds(self, ddof: int = 1) -> Float64[Tensor, "G"]:
         """Square root of the squared deviations' sum over (n - ddof); 0 where n <= ddof."""
         freedom = self.groups.sizes - ddof
-        return torch.sqrt(self.square_sums * (freedom > 0) / freedom.clamp_min(1))
+        return square_root(self.square_sums * (freedom > 0) / freedom.clamp_min(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +246,14 @@ def pairwise_sum(table: Float64[Tensor, "G N"]) -> Float64[Tensor, "G"]:
     while table.shape[1] > 1:
         table = table[:, 0::2] + table[:, 1::2]
     return table[:, 0]
+
+
+def square_root(values: Float64[Tensor, "N"]) -> Float64[Tensor, "N"]:
+    """Rounded correctly, as IEEE 754 asks and a GPU does. MKL's, which torch calls on a CPU, is not: on some
+    processors one root in a hundred ends in another bit."""
+    if not values.is_cpu:
+        return values.sqrt()
+    return torch.from_numpy(np.sqrt(values.numpy()))
 
 
 def sorted_sum(values: Float64[Tensor, "B"]) -> Float64[Tensor, ""]:
