@@ -8,8 +8,7 @@ import hypothesis
 import pytest
 
 # A GPU machine may have neither package: there the shapes go unchecked.
-CAN_CHECK = find_spec("jaxtyping") is not None and find_spec("beartype") is not None
-if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1" if CAN_CHECK else ""):
+if os.environ.setdefault("GROUPWISE_CHECK_SHAPES", "1" if find_spec("jaxtyping") and find_spec("beartype") else ""):
     from jaxtyping import install_import_hook
 
     # Triton compiles its kernels from their source: those modules stay as they are.

@@ -1,11 +1,8 @@
-"""Decoding over slots on a GPU, its step captured in a CUDA graph: the numbers of a plain pass, the tokens of the CPU."""
+"""Decoding over slots on a GPU, a step captured in a CUDA graph: the numbers of a plain pass, the tokens of the CPU."""
 
 import pytest
 import torch
 
-from groupwise.errors import GroupwiseWarning
-from groupwise.rollout import EmbeddedEngine
-from groupwise.types import Sampling
 from gpu_path import (
     answers_of,
     exact_policy,
@@ -15,6 +12,9 @@ from gpu_path import (
     slot_engine,
     updater_of,
 )
+from groupwise.errors import GroupwiseWarning
+from groupwise.rollout import EmbeddedEngine
+from groupwise.types import Sampling
 from tiny_models import EOS, random_prompts
 
 # What torch and Triton have to say on a GPU is theirs; a warning of this package is an error.

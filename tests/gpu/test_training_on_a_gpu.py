@@ -1,14 +1,14 @@
-"""Sampling and learning together on a GPU: the CPU's first steps in float32, and a compiled bfloat16 run that learns."""
+"""Sampling and learning on a GPU: the CPU's first steps in float32, and a compiled bfloat16 run that learns."""
 
 import pytest
 import torch
 
+from gpu_path import answers_of, sized_policy, updater_of
 from groupwise.advantages import advantages_from_scores
 from groupwise.config import ActorConfig, ModelConfig, OptimConfig
 from groupwise.policy import load_policy, save_model
 from groupwise.rollout import EmbeddedEngine
 from groupwise.types import Sampling
-from gpu_path import answers_of, sized_policy, updater_of
 from tiny_models import random_prompts
 
 # What torch and Triton have to say on a GPU is theirs; a warning of this package is an error.

@@ -1,17 +1,10 @@
-"""Packed groups on a GPU: log-probs and gradients are those of one plain pass per answer, in every form and precision."""
+"""Packed groups on a GPU: log-probs and gradients are those of one plain pass per answer, in every form."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from groupwise.config import ActorConfig, OptimConfig
-from groupwise.policy import token_statistics
-from groupwise.update.attention import SharedPrompts
-from groupwise.update.flex import FlexGroups
-from groupwise.update.form import choose_form
-from groupwise.update.pack import SHARED_ROWS, number_answers, pack
-from groupwise.update.split import SplitGroups
 from gpu_path import (
     ADVANTAGES,
     GROUPS,
@@ -25,6 +18,13 @@ from gpu_path import (
     sized_policy,
     updater_of,
 )
+from groupwise.config import ActorConfig, OptimConfig
+from groupwise.policy import token_statistics
+from groupwise.update.attention import SharedPrompts
+from groupwise.update.flex import FlexGroups
+from groupwise.update.form import choose_form
+from groupwise.update.pack import SHARED_ROWS, number_answers, pack
+from groupwise.update.split import SplitGroups
 from tiny_models import random_groups
 
 # What torch and Triton have to say on a GPU is theirs; a warning of this package is an error.
