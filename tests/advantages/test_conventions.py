@@ -6,10 +6,18 @@ import pytest
 import torch
 from hypothesis import given
 
-from groupwise.advantages import CONVENTIONS, Convention, Groups, advantages_from_scores, group_relative
+from groupwise.advantages import (
+    CONVENTIONS,
+    Convention,
+    Groups,
+    advantages_from_scores,
+    check_groups,
+    group_relative,
+)
 from groupwise.advantages import conventions as conventions_module
 from groupwise.advantages.conventions import get_convention, peer_deviations, peer_stds
-from groupwise.errors import UnknownNameError
+from groupwise.advantages.health import BROKEN
+from groupwise.errors import GroupHealthError, UnknownNameError
 from oracles.conventions import ORACLES
 from samples import batches, f64
 
@@ -48,6 +56,18 @@ def test_the_two_groups_of_the_first_example_by_hand(name):
     (high, low), (wrong, right) = BY_HAND[name]
     expected = f64([high, -low, high, -low, wrong, wrong, wrong, right])
     torch.testing.assert_close(advantages, expected, rtol=0, atol=2e-9)
+
+
+def test_slimes_fall_back_to_one_group_for_all_is_an_error_of_group_health_instead():
+    scores, labels = f64([1, 0, 0, 0, 1, 1, 0]), list("aabbbbb")
+    # slime: groups of 2 and 5 become one of 7, mean 3/7. Here a has mean 1/2, std sqrt(1/2); b has mean 2/5, squares
+    # 2 * 9/25 + 3 * 4/25 = 6/5, std sqrt(6/5 / 4) = sqrt(3/10).
+    advantages = advantages_from_scores(scores, labels, convention="slime")
+    high_a, high_b, low_b = (d / (math.sqrt(v) + 1e-6) for d, v in [(1 / 2, 1 / 2), (3 / 5, 3 / 10), (2 / 5, 3 / 10)])
+    expected = f64([high_a, -high_a, -low_b, -low_b, high_b, high_b, -low_b])
+    torch.testing.assert_close(advantages, expected, rtol=1e-14, atol=0)
+    with pytest.raises(GroupHealthError, match=r"wrong_size \(1\)[^']*'a', rows 0, 1: size 2, expected 5"):
+        check_groups(labels, scores, expected_size=5, strict=BROKEN)
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)

@@ -29,6 +29,11 @@ def test_sound_groups_have_nothing_to_report():
     assert health.counts == dict.fromkeys(KINDS, 0)
 
 
+def test_scores_in_an_array_of_objects_are_looked_at():
+    health = check_groups(EVEN, np.array([0.5, 0.5, 1, float("nan")], dtype=object))
+    assert found(health) == {"all_equal": [("a", (0, 1))], "non_finite": [("b", (3,))]}
+
+
 def test_a_singleton_is_named():
     health = check_groups(["a", "a", "b"])
     assert found(health) == {"singleton": [("b", (2,))], "wrong_size": [("b", (2,))]}

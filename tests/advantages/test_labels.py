@@ -110,7 +110,7 @@ def test_an_unhashable_label_is_refused_by_row(index, row, kind):
         number_labels(index)
 
 
-@pytest.mark.parametrize("index", [torch.tensor(3), np.array("a")])
+@pytest.mark.parametrize("index", [torch.tensor(3), np.array("a"), None, 7, "aabb", b"aabb"])
 def test_a_single_value_is_not_an_index(index):
-    with pytest.raises(BadValueError, match=r"index is a single value .*one label per answer"):
+    with pytest.raises(BadValueError, match=r"index is a single value \(.*\); it must hold one label per answer"):
         number_labels(index)

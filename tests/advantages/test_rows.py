@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -126,6 +127,8 @@ def test_the_default_dtype_is_torchs_own_at_the_time():
 @pytest.mark.parametrize(
     ("rewards", "mask", "message"),
     [
+        ([[0.0]], torch.zeros(1, 1), r"token_level_rewards is a list; it must be a torch tensor, \[answers, tokens\]"),
+        (torch.zeros(1, 1), np.zeros((1, 1)), r"response_mask is a ndarray; .*torch.as_tensor makes one"),
         (torch.zeros(3), torch.zeros(3, 1), r"token_level_rewards has shape \(3,\) .*two-dimensional"),
         (torch.zeros(3, 1), torch.zeros(3), r"response_mask has shape \(3,\) .*two-dimensional, \[answers, tokens\]"),
         (torch.zeros(1, 2, 3), torch.zeros(1, 2), r"token_level_rewards has shape \(1, 2, 3\)"),

@@ -38,6 +38,12 @@ def test_scores_come_in_any_container(scores):
     assert same_bits(plain(scores), torch.tensor(PLAIN))
 
 
+def test_scores_in_an_array_of_objects_are_read_as_pythons_floats():
+    # What verl's non_tensor_batch holds.  a: 1, 2, 3 about 2.  b: 4, 8 about 6.
+    scores = np.array([True, 2, np.float32(3), 4.0, 8], dtype=object)
+    assert same_bits(plain(scores), f64(PLAIN))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_result_has_the_dtype_of_the_scores(dtype):
     assert same_bits(plain(torch.tensor([1, 2, 3, 4, 8], dtype=dtype)), torch.tensor(PLAIN, dtype=dtype))

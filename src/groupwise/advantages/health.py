@@ -17,7 +17,7 @@ import torch
 
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.rows import as_scores, sum_rewards
-from groupwise.advantages.scores import Flags, Scores, as_row_mask
+from groupwise.advantages.scores import Flags, Scores, as_numbers, as_row_mask
 from groupwise.errors import BadValueError, GroupHealthError, unknown_name
 
 KINDS: dict[str, str] = {
@@ -184,7 +184,7 @@ def _score_findings(
 
 
 def _row_scores(scores: Scores, num_rows: int) -> list[float]:
-    given = torch.as_tensor(scores)
+    given = as_numbers(scores)
     if given.ndim not in (1, 2) or len(given) != num_rows:
         raise BadValueError(
             f"scores has shape {tuple(given.shape)}; it must have one row for each of {num_rows} labels"

@@ -18,16 +18,19 @@ import torch
 from groupwise.errors import BadValueError
 
 
-def number_labels(index: Iterable[Any]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Hashable]]:
+def number_labels(index: Any) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Hashable]]:
     """The group number of each row, and the label of each group.
 
     `index` is a torch tensor, a numpy array of any dtype, anything else with `.tolist()`, or a sequence.
     Raises BadValueError where a label cannot name a group: NaN (it equals nothing, not even itself), an
     unhashable value, or a row of a two-dimensional index.
     """
-    labels: list[Any] = index.tolist() if hasattr(index, "tolist") else list(index)
-    if not isinstance(labels, list):
-        raise BadValueError(f"index is a single value ({labels!r}); it must hold one label per answer")
+    given = index.tolist() if hasattr(index, "tolist") else index
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise BadValueError(
+            f"index is a single value ({given!r}); it must hold one label per answer, the uid of its prompt"
+        )
+    labels = list(given)
     # A label not seen before gets the next number.
     numbers: defaultdict[Hashable, int] = defaultdict(count().__next__)
     try:

@@ -9,6 +9,7 @@ default float dtype.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,9 +100,14 @@ def result_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
-def check_rows(rewards: Tensor, mask: Tensor) -> None:
+def check_rows(rewards: Any, mask: Any) -> None:
     """Rewards [B, *] and mask [B, T], or an error that says what is wrong. The two widths may differ (verl)."""
     for name, tensor in {"token_level_rewards": rewards, "response_mask": mask}.items():
+        if not isinstance(tensor, Tensor):
+            raise BadValueError(
+                f"{name} is a {type(tensor).__name__}; it must be a torch tensor, [answers, tokens] "
+                "(torch.as_tensor makes one)"
+            )
         if tensor.ndim != 2 or tensor.dtype.is_complex:
             raise BadValueError(
                 f"{name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; "

@@ -61,7 +61,7 @@ def advantages_from_scores(
     `baseline`. A NaN or infinite score makes its group NaN. The result has the dtype of `scores`, or torch's
     default where that is not floating.
     """
-    given = torch.as_tensor(scores)
+    given = as_numbers(scores)
     if given.ndim != 1 or given.dtype.is_complex:
         raise BadValueError(
             f"scores has shape {tuple(given.shape)} and dtype {given.dtype}; it must hold one real number per answer. "
@@ -121,6 +121,12 @@ def as_row_mask(name: str, rows: Flags, like: Tensor) -> Bool[Tensor, "B"]:
     flags = rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows, dtype=bool))
     _check_length(name, flags, like)
     return flags.to(like.device).bool()
+
+
+def as_numbers(scores: Scores) -> Tensor:
+    """A tensor of the dtype it came in. Arrays of objects, verl's non-tensor fields, are read as float64."""
+    objects = isinstance(scores, np.ndarray) and scores.dtype == object
+    return torch.as_tensor(np.asarray(scores, np.float64) if objects else scores)
 
 
 def exactly(values: Any, like: Tensor) -> Tensor:
