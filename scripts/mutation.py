@@ -5,19 +5,22 @@
 
 mutmut does the work; what it mutates stands in pyproject.toml under [tool.mutmut]. Two things are added. It passes
 over decorated functions, which half of ours are: here the decorators stay on the function that chooses among the
-mutants, and the mutants go without. And it runs every test that reached the function one by one, which are thousands
-for a group's mean: here whole files run, the module's own first, and the first failure ends it.
+mutants, and the mutants go without. And it starts pytest anew for every mutant, which takes longer than most tests:
+here the tests are collected once, and the mutants are forked from there.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import libcst as cst
+import pytest
+from _pytest.config import _prepareconfig
 from mutmut.__main__ import cli
+from mutmut.configuration import config
 from mutmut.mutation import file_mutation
 from mutmut.runners.harness import PytestRunner
 from mutmut.utils.file_utils import change_cwd
@@ -26,6 +29,7 @@ _NATIVE = {"classmethod", "staticmethod"}
 
 _skips = file_mutation.MutationVisitor._skip_node_and_children
 _arrangement = file_mutation.function_trampoline_arrangement
+_run_tests = PytestRunner.run_tests
 
 
 def _is_native(function: cst.FunctionDef) -> bool:
@@ -46,21 +50,36 @@ def arrange_trampoline(function: cst.FunctionDef, mutants: Iterable[Any], class_
     return before, [trampoline, *copies], after, names
 
 
-def run_tests(runner: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
-    """The test files that reach the mutated function: its module's own first, and if they pass, the others."""
-    counts = Counter(test.partition("::")[0] for test in tests)
-    own = f"test_{(mutant_name or '').rpartition('.')[0].rpartition('.')[2]}.py"
-    first = [name for name in counts if name.endswith(f"/{own}")]
-    others = sorted(counts.keys() - first, key=counts.__getitem__)
+def warm_up(runner: Any) -> None:
+    """Collect the tests once, in the process that every mutant is forked from."""
     with change_cwd("mutants"):
-        for files in (first, others) if counts else (runner._pytest_add_cli_args_test_selection,):
-            if files and (failure := int(runner.execute_pytest(["-x", "-q", *files]))):
-                return failure
+        arguments = ["--rootdir=.", "-q", *config().pytest_add_cli_args, *config().pytest_add_cli_args_test_selection]
+        settings = _prepareconfig(arguments)
+        settings._do_configure()
+        runner.session = pytest.Session.from_config(settings)
+        settings.hook.pytest_sessionstart(session=runner.session)
+        settings.hook.pytest_collection(session=runner.session)
+
+
+def run_tests(runner: Any, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+    """The tests that reach the mutated function, its module's own file first, until one fails."""
+    if mutant_name is None:
+        return _run_tests(runner, mutant_name=mutant_name, tests=tests)
+    wanted = set(tests)
+    module = mutant_name.rpartition(".")[0].rpartition(".")[2]
+    items = [item for item in runner.session.items if item.nodeid in wanted]
+    items.sort(key=lambda item: item.path.stem != f"test_{module}")
+    with change_cwd("mutants"):
+        for item, following in pairwise([*items, None]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if runner.session.testsfailed:
+                return 1
     return 0
 
 
 if __name__ == "__main__":
     file_mutation.MutationVisitor._skip_node_and_children = skip_node_and_children
     file_mutation.function_trampoline_arrangement = arrange_trampoline
+    PytestRunner.warm_up = warm_up
     PytestRunner.run_tests = run_tests
     sys.exit(cli())
