@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.rollout.cache import DecodeCache, PromptCache, Recorder
+from groupwise.rollout.plain_layers import PlainLayers
 from groupwise.rollout.randomness import uniforms
 from groupwise.rollout.sampling import draw
 from groupwise.types import Sampling
@@ -24,10 +25,20 @@ class Decoder:
     """`n` answers to each prompt, `max_rows` at a time. One use: make it, `run` it.
 
     Answers are numbered prompt by prompt. `answer[row]` is the one a row works on, `count[row]` the tokens it has.
-    A row without an answer works on the number one past the last, whose results nobody reads.
+    A row without an answer works on the number one past the last, whose results nobody reads. layers: the model's, for
+    one token per row, where they are plain; otherwise the policy runs them.
     """
 
-    def __init__(self, policy: Any, prompts: list[tuple[int, ...]], n: int, sampling: Sampling, max_rows: int) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        prompts: list[tuple[int, ...]],
+        n: int,
+        sampling: Sampling,
+        max_rows: int,
+        layers: PlainLayers | None = None,
+    ) -> None:
+        self.layers = layers
         self.policy, self.prompts, self.n, self.sampling = policy, prompts, n, sampling
         self.device = policy.device
         self.num_answers = len(prompts) * n
@@ -143,8 +154,11 @@ class Decoder:
         if self.cache.clock == self.cache.columns:
             live = (self.answer != self.num_answers).nonzero()[:, 0]
             self.cache.make_room(live, self.widest)
-        states = self.policy.hidden_states(tokens[:, None], self.position[:, None], attend=self.cache)
-        self.hidden = states[:, 0]
+        if self.layers is not None:
+            self.hidden = self.layers(tokens, self.position, self.cache)
+        else:
+            states = self.policy.hidden_states(tokens[:, None], self.position[:, None], attend=self.cache)
+            self.hidden = states[:, 0]
         self.cache.clock += 1
         self.position += 1
 

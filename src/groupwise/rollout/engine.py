@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groupwise.errors import BadValueError
 from groupwise.rollout.decode import Decoder
+from groupwise.rollout.plain_layers import PlainLayers, has_plain_layers
 from groupwise.rollout.slot_decode import Answers, SlotDecoder
 from groupwise.types import Completion, Group, Prompt, Sampling
 
@@ -55,6 +56,7 @@ class EmbeddedEngine:
         self.policy = policy
         self.max_num_seqs = max_num_seqs
         self._slot_decoder: SlotDecoder | None = None
+        self._is_plain = has_plain_layers(policy)
         if policy.device.type == "cuda":
             total = torch.cuda.get_device_properties(policy.device).total_memory
             self._slot_decoder = SlotDecoder(policy, max_num_seqs, int(memory_share * total))
@@ -77,7 +79,8 @@ class EmbeddedEngine:
     def _run(self, prompts: list[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
         if self._slot_decoder is not None:
             return self._slot_decoder.run(prompts, n, sampling)
-        return Decoder(self.policy, prompts, n, sampling, self.max_num_seqs).run()
+        layers = PlainLayers(self.policy.model.base_model) if self._is_plain else None
+        return Decoder(self.policy, prompts, n, sampling, self.max_num_seqs, layers).run()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Write weights into the policy, where they come from elsewhere; the policy's own are read in place."""

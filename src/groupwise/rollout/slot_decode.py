@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from groupwise.errors import BadValueError, GroupwiseWarning
 from groupwise.rollout.randomness import uniforms
 from groupwise.rollout.seats import Seats
-from groupwise.rollout.slot_step import SlotAttention, sample
+from groupwise.rollout.slot_step import SlotAttention, sample, samples_fused
 from groupwise.rollout.slots import Dimensions, Shape, Slots, cache_bytes
 from groupwise.types import Sampling
 
@@ -60,11 +60,7 @@ class SlotDecoder:
         ended: list[tuple[list[int], Tensor, Tensor, Tensor]] = []
         num_ended = num_steps = 0
         while num_ended < seats.num_answers:
-            if seats.needs_prompts():
-                self._load(slots, seats, prompts, seats.load_prompts())
-            if seated := seats.seat():
-                self._seat(slots, seats, seated, sampling)
-                started |= dict.fromkeys((row for row, _ in seated), num_steps)
+            started |= dict.fromkeys(self._fill(slots, seats, prompts, sampling), num_steps)
             left = max(started[row] for row in seats.busy_rows()) + sampling.max_tokens - num_steps
             for _ in range(min(_STEPS_PER_LOOK, left)):
                 step()
@@ -79,11 +75,28 @@ class SlotDecoder:
                 self._send_tables(slots, seats)
         return _in_order(ended)
 
+    def _fill(self, slots: Slots, seats: Seats, prompts: Sequence[tuple[int, ...]], sampling: Sampling) -> list[int]:
+        """Seat answers, and load prompts for rows that would stay idle, until nothing more fits; the rows."""
+        rows: list[int] = []
+        while True:
+            if seats.needs_prompts():
+                self._load(slots, seats, prompts, seats.load_prompts())
+            seated = seats.seat()
+            if not seated:
+                return rows
+            self._seat(slots, seats, seated, sampling)
+            rows += [row for row, _ in seated]
+
     def _room_for(self, lengths: Sequence[int], n: int, sampling: Sampling) -> Slots:
         """The slots of the last call where they are large enough, else new ones; their graphs go with them."""
         shape = self._shape(lengths, n, sampling)
         if self._slots is not None:
-            shape = self._slots.shape.joined(shape)
+            held = self._slots.shape
+            joined = held.joined(shape)
+            if self._max_bytes is None or cache_bytes(self._dimensions, joined) <= self._max_bytes:
+                shape = joined
+            elif held.serves(shape, max(lengths)):
+                shape = held
         if self._slots is None or self._slots.shape != shape:
             self._slots = None
             self._steps.clear()
@@ -95,7 +108,8 @@ class SlotDecoder:
         pool = -(-sum(lengths) // 1024) * 1024
         if self._max_bytes is not None:
             places = self._max_bytes // self._dimensions.token_bytes
-            pool = min(pool, max(*lengths, places // 2))
+            # Half for the prompts, but room for the longest of them, and for one answer beside it.
+            pool = max(*lengths, min(pool, places // 2, places - sampling.max_tokens))
             rows = min(rows, (places - pool) // sampling.max_tokens)
         if rows < 1:
             least = cache_bytes(self._dimensions, Shape(1, sampling.max_tokens, 1, max(lengths)))
@@ -108,7 +122,9 @@ class SlotDecoder:
     def _step(self, slots: Slots, sampling: Sampling) -> Callable[[], None]:
         """A decoding step for this sampling, captured where it can be."""
         is_cut = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0)
-        cut = (sampling.temperature, sampling.top_p, sampling.top_k) if is_cut else None
+        # The kernel finds the temperature on the device, where it may change; what cuts is part of the step.
+        is_fixed = is_cut or not samples_fused(slots)
+        cut = (sampling.temperature, sampling.top_p, sampling.top_k) if is_fixed else None
         key = (slots.grid_slots, slots.prompt_splits, cut)
         if key not in self._steps:
             attention = SlotAttention(slots, self._policy.compiles)

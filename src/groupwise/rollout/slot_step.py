@@ -58,11 +58,12 @@ def attend(slots: Slots, layer: int, query: Tensor, key: Tensor, value: Tensor, 
 
 def _prompt_places(slots: Slots) -> tuple[Tensor, Tensor]:
     """[R, longest]: where each row's prompt tokens lie in the pool, and which are real."""
-    slot_of = slots.members.new_zeros(slots.shape.rows + 1).long()
+    slot_of = torch.full((slots.shape.rows + 1,), -1, device=slots.members.device)
     numbers = torch.arange(len(slots.members), device=slots.members.device)[:, None].expand_as(slots.members)
     slot_of[slots.members.long()] = numbers
     slot_of = slot_of[:-1]
-    lengths = slots.prompt_length
+    # A row that has no prompt any more remembers how long the last one was.
+    lengths = slots.prompt_length.where(slot_of >= 0, 0)
     columns = torch.arange(int(lengths.max()), device=lengths.device)
     real = columns < lengths[:, None]
     return torch.where(real, slots.slot_start.long()[slot_of][:, None] + columns, 0), real
@@ -83,6 +84,11 @@ def sample(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
     slots.position[live] = slots.prompt_length[live] + count
     slots.count[live] += 1
     slots.live[live] = (~(slots.is_eos[tokens] | (count + 1 >= slots.limit))).int()
+
+
+def samples_fused(slots: Slots) -> bool:
+    """Whether `sample` is a kernel, which reads the temperature from the slots."""
+    return _kernels("sampling", slots.live) is not None
 
 
 def keep_likely(logits: Tensor, sampling: Sampling) -> Tensor:

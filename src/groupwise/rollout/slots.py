@@ -39,6 +39,11 @@ class Shape:
         """Room for what either holds."""
         return Shape(*(max(mine, theirs) for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
+    def serves(self, other: Shape, longest: int) -> bool:
+        """Whether what `other` is for fits in here, prompts of `longest` tokens too, with half its room or more."""
+        is_wide = self.capacity >= other.capacity and self.members >= other.members
+        return is_wide and 2 * self.rows >= other.rows and self.pool >= max(longest, other.pool // 2)
+
 
 @dataclass(frozen=True)
 class Dimensions:

@@ -1,6 +1,6 @@
 """Attention of packed groups in one kernel: flex attention with a mask made from where prompts and answers lie.
 
-    [prompt 1][answer 1][answer 2]...[prompt 2][answer 1]...
+    [prompt 1][prompt 2]...[answer 1 to 1][answer 2 to 1]...[answer 1 to 2]...
 
 A token sees what stands before it in its own prompt and, in an answer, what stands before it in that answer. The mask
 is never laid out: pairs of blocks are empty, full, or looked at token by token.

@@ -13,7 +13,7 @@ import torch
 from groupwise.errors import GroupwiseWarning
 from groupwise.update.flex import FlexGroups, padded_length
 from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, Answer, Form
-from groupwise.update.split import SplitGroups
+from groupwise.update.split import WIDEST_HEAD, SplitGroups
 
 
 def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
@@ -26,7 +26,7 @@ def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
     if policy.device.type != "cuda":
         return SHARED_ROWS
     options = {"compiles": policy.compiles, "checkpoints": policy.checkpoints}
-    if policy.dtype in (torch.bfloat16, torch.float16) and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+    if policy.dtype in (torch.bfloat16, torch.float16) and _has_flash_kernels(policy):
         return Form(partial(SplitGroups.build, **options), padded_length)
     if policy.dtype == torch.float32 and find_spec("triton") is not None:
         return Form(partial(FlexGroups.build, **options), padded_length)
@@ -39,3 +39,11 @@ def _why_not_shared(policy: Any, answers: Sequence[Answer]) -> str:
     if policy.window is not None and max((a.width for a in answers), default=0) > policy.window:
         return f"its layers see {policy.window} tokens back, and an answer with its prompt is longer"
     return ""
+
+
+def _has_flash_kernels(policy: Any) -> bool:
+    """Whether torch brings attention over stretches for this card, and for heads as wide as the model's."""
+    config = policy.model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    is_recent: bool = torch.cuda.get_device_capability(policy.device) >= (8, 0)
+    return is_recent and torch.backends.cuda.is_flash_attention_available() and width <= WIDEST_HEAD

@@ -1,6 +1,6 @@
-"""Groups to micro-batches: the prompt once, its answers after it, no padding between.
+"""Groups to micro-batches: every prompt once, then the answers, no padding between.
 
-    [prompt 1][answer 1][answer 2]...[prompt 2][answer 1]...
+    [prompt 1][prompt 2]...[answer 1 to 1][answer 2 to 1]...[answer 1 to 2]...
 
 Positions go on from the prompt's end in every answer, and an answer sees its prompt and itself, so that each token's
 state is what it is with the answer alone. An answer's last token predicts nothing and is left out.
@@ -139,32 +139,31 @@ def _units(answers: Sequence[Answer], budget: int, shared: bool) -> list[list[An
 
 
 def _shared_rows(batch: list[Answer], device: torch.device, form: Form) -> MicroBatch:
-    """One flat row of stretches: each prompt, then its answers but for their last tokens."""
+    """One flat row: every prompt, then every answer but for its last token."""
     ids: list[int] = []
     prompts: list[range] = []
-    places: list[range] = []
-    prompt_of: list[int] = []
-    before: list[int] = []
-    starts: list[int] = []
+    owners: list[int] = []
     for previous, answer in zip([None, *batch], batch, strict=False):
-        prompt, tokens = answer.prompt_tokens, answer.completion.token_ids[:-1]
         if previous is None or previous.prompt != answer.prompt:
-            prompts.append(range(len(ids), len(ids) + len(prompt)))
-            ids.extend(prompt)
-        before.append(prompts[-1].stop - 1)
-        starts.append(len(ids))
-        if tokens:
-            places.append(range(len(ids), len(ids) + len(tokens)))
-            prompt_of.append(len(prompts) - 1)
+            prompts.append(range(len(ids), len(ids) + len(answer.prompt_tokens)))
+            ids.extend(answer.prompt_tokens)
+        owners.append(len(prompts) - 1)
+    places: list[range] = []
+    for answer in batch:
+        tokens = answer.completion.token_ids[:-1]
+        places.append(range(len(ids), len(ids) + len(tokens)))
         ids.extend(tokens)
+    seen = [number for number, stretch in enumerate(places) if stretch]
+    stretches = prompts, [places[number] for number in seen], [owners[number] for number in seen]
     assert form.build is not None
     length = form.length(len(ids))
-    attend = form.build(prompts, places, prompt_of, length, device)
+    attend = form.build(*stretches, length, device)
     input_ids = torch.tensor([ids + [0] * (length - len(ids))], device=device)
-    positions = _positions(prompts, places, prompt_of, length).to(device)
+    positions = _positions(*stretches, length).to(device)
     # An answer's first token is predicted by the last of its prompt, every other by the token before it.
     counts, place = _places_in_answers(batch)
-    sources = torch.where(place == 0, _repeat(before, counts), _repeat(starts, counts) + place - 1).to(device)
+    before = _repeat([prompts[owner].stop - 1 for owner in owners], counts)
+    sources = torch.where(place == 0, before, _repeat([p.start for p in places], counts) + place - 1).to(device)
     return MicroBatch(input_ids, positions[None], attend, None, sources, *_targets(batch, device))
 
 

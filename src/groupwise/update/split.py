@@ -1,60 +1,90 @@
 """Attention of packed groups on a GPU's own attention kernels: three plain calls instead of one with a mask.
 
-    [prompt 1][answer 1][answer 2]...[prompt 2][answer 1]...
+    [prompt 1][prompt 2]...[answers to prompt 1][answers to prompt 2]...
 
-A prompt attends to itself, its answers attend to the whole of it, and every answer to itself; none of the three needs
-a mask. What an answer's token saw in its prompt and in its answer is merged by the logarithms of their sums. Backward,
-each call is given the merged output and the merged sum: with them its gradient is its part of the whole (as in ring
-attention, https://arxiv.org/abs/2310.01889).
+Prompts attend to themselves, the answers to a prompt attend to the whole of it, and every answer to itself; none of
+the three needs a mask, and each is one call over stretches of any lengths. What an answer's token saw in its prompt and
+in its answer is merged by the logarithms of their sums. Backward, each call is given the merged output and the merged
+sums: with them its gradient is its part of the whole (as in ring attention, https://arxiv.org/abs/2310.01889).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from groupwise.types import Bool, Int
+from groupwise.types import Int
 
 _numbers = count()
 _layouts: WeakValueDictionary[int, Layout] = WeakValueDictionary()
+# Head widths that the kernels take are multiples of this, up to the widest.
+_GRAIN, WIDEST_HEAD = 8, 256
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Stretches of tokens one after another: where each begins and the last ends, on the host and the device."""
+
+    bounds: list[int]
+    ends: Int[Tensor, "S+1"]
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Spans:
+        bounds = list(accumulate(lengths, initial=0))
+        return cls(bounds, torch.tensor(bounds, dtype=torch.int32, device=device), max(lengths, default=0))
+
+    @property
+    def total(self) -> int:
+        return self.bounds[-1]
+
+    def slices(self) -> list[slice]:
+        return [slice(start, stop) for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: where its queries and keys lie in the row, how they are cut, and whether a token sees later ones."""
+
+    queries: slice
+    keys: slice
+    query_spans: Spans
+    key_spans: Spans
+    is_causal: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where things lie in the flat row.
+    """The calls over a row. prompts, own: of prompts and of answers on themselves. across: of answers on prompts."""
 
-    groups: the places of each prompt, and of all its answers together. own: the places of every answer's tokens, padded
-    with its first. real: which of them are tokens. places, home: of every answer token its place in the row, and in
-    `own` laid flat.
-    """
-
-    groups: list[tuple[slice, slice]]
-    own: Int[Tensor, "B t"]
-    real: Bool[Tensor, "B t"]
-    places: Int[Tensor, "M"]
-    home: Int[Tensor, "M"]
+    prompts: Call
+    across: Call
+    own: Call
 
     @classmethod
     def build(
         cls, prompts: Sequence[range], answers: Sequence[range], prompt_of: Sequence[int], device: torch.device
     ) -> Layout:
-        ends = [prompt.stop for prompt in prompts]
+        in_prompts = Spans.of([len(places) for places in prompts], device)
+        in_answers = Spans.of([len(places) for places in answers], device)
+        num_tokens = [0] * len(prompts)
         for places, prompt in zip(answers, prompt_of, strict=True):
-            ends[prompt] = max(ends[prompt], places.stop)
-        groups = [(slice(p.start, p.stop), slice(p.stop, end)) for p, end in zip(prompts, ends, strict=True)]
-        lengths = torch.tensor([len(places) for places in answers], dtype=torch.long)
-        firsts = torch.tensor([places.start for places in answers], dtype=torch.long)
-        columns = torch.arange(int(lengths.max()) if len(answers) else 0)
-        real = columns < lengths[:, None]
-        own = torch.where(real, firsts[:, None] + columns, firsts[:, None])
-        home = real.flatten().nonzero()[:, 0]
-        return cls(groups, *(t.to(device) for t in (own, real, own.flatten()[home], home)))
+            num_tokens[prompt] += len(places)
+        in_groups = Spans.of(num_tokens, device)
+        first = slice(0, in_prompts.total)
+        second = slice(first.stop, first.stop + in_answers.total)
+        return cls(
+            Call(first, first, in_prompts, in_prompts, is_causal=True),
+            Call(second, first, in_groups, in_prompts, is_causal=False),
+            Call(second, second, in_answers, in_answers, is_causal=True),
+        )
 
 
 class SplitGroups:
@@ -83,43 +113,39 @@ class SplitGroups:
         return cls(Layout.build(prompts, answers, prompt_of, device), compiles, checkpoints)
 
     def __call__(self, _layer: int | None, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        width = query.shape[-1]
+        scale = width**-0.5 if scale is None else scale
+        if width % _GRAIN:
+            # Columns of zeros change no score and no sum.
+            query, key, value = (pad(states, (0, -width % _GRAIN)) for states in (query, key, value))
         attended, _ = _attend_groups(query, key, value, self.handle, scale)
-        result: Tensor = attended.transpose(1, 2)
+        result: Tensor = attended[..., :width].transpose(1, 2)
         return result
 
 
 @torch.library.custom_op("groupwise::attend_groups", mutates_args=())
 def _attend_groups(query: Tensor, key: Tensor, value: Tensor, handle: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attended values [1, L, H, D] and the logarithm of each token's sum [1, L, H, 1], in float32."""
+    """Attended values [1, L, H, D] and the logarithm of each token's sum [H, L]; 0 past the last answer."""
     layout = _layouts[int(handle)]
-    _, heads, length, width = query.shape
-    attended = query.new_zeros(1, length, heads, width)
-    sums = torch.zeros(1, length, heads, 1, dtype=_wide(query), device=query.device)
-    for prompt, answers in layout.groups:
-        own, whole = key[:, :, prompt], value[:, :, prompt]
-        for places, is_causal in ((prompt, True), (answers, False)):
-            if places.start < places.stop:
-                part, part_sums = _attend(query[:, :, places], own, whole, is_causal, scale)
-                attended[:, places], sums[:, places] = part.transpose(1, 2), part_sums.transpose(1, 2)
-    if layout.places.numel():
-        rows = [_rows(states, layout.own) for states in (query, key, value)]
-        part, part_sums = _attend(rows[0], rows[1], rows[2], True, scale)
-        part, part_sums = _tokens(part, layout.home), _tokens(part_sums, layout.home)
-        prompt_sums = sums[0, layout.places]
-        merged = torch.logaddexp(prompt_sums, part_sums)
-        from_prompt = attended[0, layout.places] * (prompt_sums - merged).exp()
-        mixed = from_prompt + part * (part_sums - merged).exp()
-        attended[0].index_copy_(0, layout.places, mixed.to(attended.dtype))
-        sums[0].index_copy_(0, layout.places, merged)
-    return attended, sums
+    queries, keys, values = _flat(query, key, value)
+    of_prompts, prompt_sums = _attend(queries, keys, values, layout.prompts, scale)
+    parts, sums = [of_prompts], [prompt_sums]
+    if layout.own.query_spans.total:
+        (across, across_sums), (own, own_sums) = (
+            _attend(queries, keys, values, call, scale) for call in (layout.across, layout.own)
+        )
+        merged = torch.logaddexp(across_sums, own_sums)
+        from_prompt, from_own = ((part - merged).exp().t()[..., None] for part in (across_sums, own_sums))
+        mixed = across * from_prompt + own * from_own
+        parts.append(mixed.to(across.dtype))
+        sums.append(merged)
+    return _filled(parts, len(queries))[None], _filled(sums, len(queries), dim=1)
 
 
 @_attend_groups.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, handle: Tensor, scale: float) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     rows, heads, length, width = query.shape
-    sums = torch.empty(rows, length, heads, 1, dtype=_wide(query), device=query.device)
-    return query.new_empty(rows, length, heads, width), sums
+    return query.new_empty(rows, length, heads, width), query.new_empty(heads, length, dtype=_wide(query))
 
 
 @torch.library.custom_op("groupwise::attend_groups_backward", mutates_args=())
@@ -135,22 +161,18 @@ def _attend_groups_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, each [1, L, heads, D]."""
     layout = _layouts[int(handle)]
-    grads = tuple(s.new_zeros(1, s.shape[2], s.shape[1], s.shape[3]) for s in (query, key, value))
-    by_head = [states.transpose(1, 2) for states in (grad, attended, sums)]
-    for prompt, answers in layout.groups:
-        for places, is_causal in ((prompt, True), (answers, False)):
-            if places.start < places.stop:
-                of_places = [states[:, :, places] for states in (query, *by_head)]
-                parts = _attend_backward(of_places, key[:, :, prompt], value[:, :, prompt], is_causal, scale)
-                for whole, part, where in zip(grads, parts, (places, prompt, prompt), strict=True):
-                    whole[:, where] += part.transpose(1, 2)
-    if layout.places.numel():
-        q, k, v, d, a, s = (_rows(states, layout.own) for states in (query, key, value, *by_head))
-        # Padding repeats a token, whose gradient must not count twice.
-        d = d * layout.real[:, None, :, None]
-        for whole, part in zip(grads, _attend_backward([q, d, a, s], k, v, True, scale), strict=True):
-            whole[0].index_add_(0, layout.places, _tokens(part, layout.home))
-    return grads[0], grads[1], grads[2]
+    states = (*_flat(query, key, value), grad[0], attended[0], sums)
+    of_prompts = _attend_backward(states, layout.prompts, scale)
+    parts: list[tuple[Tensor, ...]] = [(part,) for part in of_prompts]
+    if layout.own.query_spans.total:
+        across, own = (_attend_backward(states, call, scale) for call in (layout.across, layout.own))
+        parts = [
+            (of_prompts[0], across[0].add_(own[0])),
+            (of_prompts[1].add_(across[1]), own[1]),
+            (of_prompts[2].add_(across[2]), own[2]),
+        ]
+    query_grad, key_grad, value_grad = (_filled(part, query.shape[2])[None] for part in parts)
+    return query_grad, key_grad, value_grad
 
 
 @_attend_groups_backward.register_fake
@@ -182,56 +204,67 @@ def _wide(states: Tensor) -> torch.dtype:
     return torch.promote_types(states.dtype, torch.float32)
 
 
-def _rows(states: Tensor, own: Int[Tensor, "B t"]) -> Tensor:
-    """[1, H, L, d] -> the answers' tokens, [B, H, t, d]."""
-    rows, width = own.shape
-    flat = states[0].transpose(0, 1).index_select(0, own.flatten())
-    return flat.view(rows, width, *flat.shape[1:]).transpose(1, 2)
+def _flat(*states: Tensor) -> tuple[Tensor, ...]:
+    """[1, heads, L, D] -> [L, heads, D], the numbers of a head side by side."""
+    flat = (state[0].transpose(0, 1) for state in states)
+    return tuple(state if state.stride(-1) == 1 else state.contiguous() for state in flat)
 
 
-def _tokens(rows: Tensor, home: Int[Tensor, "M"]) -> Tensor:
-    """[B, H, t, d] -> the tokens that are no padding, [M, H, d]."""
-    return rows.transpose(1, 2).flatten(0, 1).index_select(0, home)
+def _filled(parts: Sequence[Tensor], length: int, dim: int = 0) -> Tensor:
+    """The parts one after another, and zeros up to `length`."""
+    shape = list(parts[0].shape)
+    shape[dim] = length - sum(part.shape[dim] for part in parts)
+    return torch.cat([*parts, parts[0].new_zeros(shape)], dim)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Attended values [b, H, t, D] and the logarithms of the sums [b, H, t, 1]."""
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
+    """Attended values [l, H, D] and the logarithms of the sums [H, l] of the call's queries."""
+    query, key, value = queries[call.queries], keys[call.keys], values[call.keys]
     if query.is_cuda:
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, is_causal, False, scale=scale
-        )
-        return found[0], found[1].view(*query.shape[:3], 1)
-    scores = _scores(query, key, is_causal, scale)
-    sums = scores.logsumexp(-1, keepdim=True)
-    return ((scores - sums).exp() @ _repeated(value, query)).to(query.dtype), sums
+        found = torch.ops.aten._flash_attention_forward(
+            query, key, value, call.query_spans.ends, call.key_spans.ends,
+            call.query_spans.longest, call.key_spans.longest, 0.0, call.is_causal, False, scale=scale,
+        )  # fmt: skip
+        return found[0], found[1]
+    parts, sums = [], []
+    for span, seen in zip(call.query_spans.slices(), call.key_spans.slices(), strict=True):
+        scores = _scores(query[span], key[seen], call.is_causal, scale)
+        sums.append(scores.logsumexp(-1))
+        weights = (scores - sums[-1][..., None]).exp()
+        parts.append(torch.einsum("hqk,khd->qhd", weights, _repeated(value[seen], query)).to(query.dtype))
+    return torch.cat(parts), torch.cat(sums, 1)
 
 
-def _attend_backward(
-    of_queries: Sequence[Tensor], key: Tensor, value: Tensor, is_causal: bool, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the queries, and this call's part of those of keys and values. `of_queries`: the queries, the
-    gradient of what they attended to, that itself, and its sums."""
-    query, grad, attended, sums = of_queries
+def _attend_backward(states: Sequence[Tensor], call: Call, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the call's queries, and its part of those of its keys and values. `states`: queries, keys, values,
+    the gradient of what was attended to, that itself, and its sums."""
+    query, grad, attended = (states[place][call.queries] for place in (0, 3, 4))
+    key, value = states[1][call.keys], states[2][call.keys]
+    sums = states[5][:, call.queries].contiguous()
     if query.is_cuda:
-        seed = torch.zeros((), dtype=torch.long, device=query.device)
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            grad, query, key, value, attended, sums, seed, seed, None, None, None,
-            query.shape[2], key.shape[2], 0.0, is_causal, scale=scale,
+        # Without dropout there is no random state to go back to.
+        random_state = torch.zeros(2, dtype=torch.uint64, device=query.device)
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+            grad, query, key, value, attended, sums, call.query_spans.ends, call.key_spans.ends,
+            call.query_spans.longest, call.key_spans.longest, 0.0, call.is_causal,
+            random_state, torch.empty(0, device=query.device), scale=scale,
         )  # fmt: skip
         return found
-    weights = (_scores(query, key, is_causal, scale) - sums).exp()
-    grad_weights = grad @ _repeated(value, query).transpose(-1, -2)
-    grad_scores = weights * (grad_weights - (grad * attended).sum(-1, keepdim=True)) * scale
-    grad_query = grad_scores @ _repeated(key, query)
-    grad_key, grad_value = (
-        part.view(len(part), key.shape[1], -1, *part.shape[2:]).sum(2)
-        for part in (grad_scores.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ grad)
-    )
-    return grad_query, grad_key, grad_value
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for span, seen in zip(call.query_spans.slices(), call.key_spans.slices(), strict=True):
+        weights = (_scores(query[span], key[seen], call.is_causal, scale) - sums[:, span, None]).exp()
+        by_weight = torch.einsum("qhd,khd->hqk", grad[span], _repeated(value[seen], query))
+        by_score = weights * (by_weight - (grad[span] * attended[span]).sum(-1).t()[..., None]) * scale
+        of_keys = torch.einsum("hqk,qhd->khd", by_score, query[span]), torch.einsum("hqk,qhd->khd", weights, grad[span])
+        of_query = torch.einsum("hqk,khd->qhd", by_score, _repeated(key[seen], query))
+        of_key, of_value = (part.view(len(part), key.shape[1], -1, part.shape[2]).sum(2) for part in of_keys)
+        parts.append((of_query, of_key, of_value))
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
 def _scores(query: Tensor, key: Tensor, is_causal: bool, scale: float) -> Tensor:
-    scores = query @ _repeated(key, query).transpose(-1, -2) * scale
+    """[l, H, D] and [k, heads, D] -> [H, l, k]."""
+    scores = torch.einsum("qhd,khd->hqk", query, _repeated(key, query)) * scale
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
     return scores

@@ -82,6 +82,8 @@ class Updater:
         self._loss_of_step = loss_of_step
         self._select = select
         self._total_steps = total_steps
+        # A schedule that does not exist is refused now and not after the first batch.
+        learning_rate(config.optim, 0, total_steps)
         # Greedy answers are judged by the distribution they are the peak of.
         self._temperature = temperature or 1.0
         self._optimizer = Optimizer(policy.parameters(), config.optim, config.grad_clip)

@@ -30,7 +30,8 @@ def attend(slots: Slots, layer: int, query: Tensor, key: Tensor, value: Tensor, 
     kv_heads = key.shape[1]
     shared = heads // kv_heads
     members = slots.members.shape[1]
-    tile = min(LARGEST_TILE, max(LEAST_TILE, int(triton.next_power_of_2(members * shared)), _power(shared)))
+    # Large enough for one row's queries, however many heads share the keys.
+    tile = max(_power(shared), min(LARGEST_TILE, max(LEAST_TILE, int(triton.next_power_of_2(members * shared)))))
     chunks = triton.cdiv(members, tile // shared)
     splits = slots.prompt_splits + slots.own_splits
     sums = torch.empty(rows, heads, splits, width, dtype=torch.float32, device=query.device)
