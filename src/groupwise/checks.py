@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from groupwise.config import RunConfig
@@ -12,25 +13,38 @@ from groupwise.overrides import as_dict
 Rule = tuple[Callable[[Any], bool], str]
 
 _AT_LEAST_ONE: Rule = (lambda value: value >= 1, "must be 1 or more")
-_NOT_NEGATIVE: Rule = (lambda value: value >= 0, "must be 0 or more")
-_POSITIVE: Rule = (lambda value: value > 0, "must be more than 0")
+_NOT_NEGATIVE: Rule = (lambda value: 0 <= value < math.inf, "must be 0 or more, and finite")
+_POSITIVE: Rule = (lambda value: 0 < value < math.inf, "must be more than 0, and finite")
 _SHARE: Rule = (lambda value: 0 <= value <= 1, "is a share and must be between 0 and 1")
 
 RULES: dict[str, Rule] = {
     "data.difficulty": _AT_LEAST_ONE,
     "data.train_batch_size": _AT_LEAST_ONE,
-    "data.val_size": _AT_LEAST_ONE,
+    "data.val_size": _NOT_NEGATIVE,
     "data.val_n": _AT_LEAST_ONE,
     "data.max_prompt_length": _AT_LEAST_ONE,
     "data.max_response_length": _AT_LEAST_ONE,
     "data.max_bad_rows": _SHARE,
-    "rollout.n": (lambda n: n >= 2, "must be 2 or more: an answer is judged against its siblings"),
-    "rollout.temperature": (lambda t: t > 0, "must be more than 0: greedy answers to one prompt are all the same"),
+    "rollout.n": _AT_LEAST_ONE,
+    "rollout.temperature": (
+        lambda t: 0 < t < math.inf,
+        "must be more than 0, and finite: greedy answers to one prompt are all the same",
+    ),
     "rollout.top_p": (lambda p: 0 < p <= 1, "must be in (0, 1]; 1 keeps every token"),
     "rollout.top_k": _NOT_NEGATIVE,
     "rollout.max_num_seqs": _AT_LEAST_ONE,
     "rollout.gpu_memory_utilization": (lambda share: 0 < share < 1, "is a share and must lie between 0 and 1"),
+    "algorithm.epsilon": _NOT_NEGATIVE,
+    "algorithm.kl_ctrl.kl_coef": _NOT_NEGATIVE,
+    "actor.loss_scale_factor": _AT_LEAST_ONE,
+    "actor.kl_loss_coef": _NOT_NEGATIVE,
+    "actor.ref_model_sync_steps": _AT_LEAST_ONE,
+    "actor.entropy_coeff": (math.isfinite, "must be a finite number; 0 is no bonus"),
     "actor.optim.lr": _POSITIVE,
+    "actor.optim.betas": (
+        lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+        "must be two numbers from 0 to below 1, such as [0.9,0.99]",
+    ),
     "actor.optim.weight_decay": _NOT_NEGATIVE,
     "actor.optim.lr_warmup_steps": _NOT_NEGATIVE,
     "actor.optim.min_lr_ratio": _SHARE,
@@ -48,10 +62,18 @@ RULES: dict[str, Rule] = {
 }
 
 
+# What they compare an answer with is not its siblings.
+_WITHOUT_SIBLINGS = ("reinforce_plus_plus", "remax", "running_baseline", "shrinkage")
 _NOT_IN_THE_LOOP = {
     "use_pf_ppo": "it resamples the batch behind the back of the groups; leave it off",
     "rollout_correction": "the embedded engine samples with the weights that are trained; leave it out",
 }
+# What switches verl's section on; beside these it holds numbers.
+_CORRECTIONS = ("rollout_is", "rollout_rs", "bypass_mode")
+
+
+def _is_on(value: Any) -> bool:
+    return any(value.get(name) for name in _CORRECTIONS) if isinstance(value, Mapping) else bool(value)
 
 
 def check_config(config: RunConfig) -> None:
@@ -62,8 +84,14 @@ def check_config(config: RunConfig) -> None:
             value = value[part]
         if value is not None and not allowed(value):
             raise BadValueError(f"{key}={value} {reason}")
+    estimator = config.algorithm.adv_estimator
+    if config.rollout.n == 1 and estimator not in _WITHOUT_SIBLINGS:
+        raise BadValueError(
+            f"rollout.n=1 must be 2 or more under algorithm.adv_estimator={estimator}: an answer is judged against its "
+            "siblings"
+        )
     for name, remedy in _NOT_IN_THE_LOOP.items():
-        if config.algorithm[name]:
+        if _is_on(config.algorithm[name]):
             raise BadValueError(f"algorithm.{name}={config.algorithm[name]} is not offered by this loop; {remedy}")
     if config.algorithm.filter_groups and config.algorithm.filter_groups.enable:
         raise BadValueError(

@@ -4,15 +4,16 @@ understood."""
 from __future__ import annotations
 
 import os
+import re
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
 from groupwise.errors import BadValueError, GroupwiseError, MissingFieldError, UnknownNameError, os_reason
-from groupwise.observe.text import printable
+from groupwise.observe import printable, waiting
 
 app = typer.Typer(
     add_completion=False,
@@ -23,6 +24,7 @@ app = typer.Typer(
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="settings, such as rollout.n=8")]
 Model = Annotated[str, typer.Argument(metavar="RUN|MODEL", help="a run's folder, or a model's: folder, hub id, .gguf")]
+_SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)+=")
 BAD_INPUT, STOPPED, INTERRUPTED = 2, 1, 130
 # What typer raises at a wrong option; it has no public name there.
 UsageError: Any = typer.BadParameter.__base__
@@ -50,8 +52,9 @@ def train(
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="go on with the run in this folder")] = None,
 ) -> None:
     """Train a model; without settings, the small one that comes with the package."""
-    from groupwise.overrides import read_overrides
-    from groupwise.running import resume_run, start_run
+    with _loading():
+        from groupwise.overrides import read_overrides
+        from groupwise.running import resume_run, start_run
 
     if resume is not None:
         if file is not None:
@@ -69,7 +72,8 @@ def evaluate(
     settings: Settings = None,
 ) -> None:
     """Held-out accuracy, mean@n, pass@k and maj@n of a run's model, or of any model."""
-    from groupwise.running import evaluate_model
+    with _loading():
+        from groupwise.running import evaluate_model
 
     for name, value in evaluate_model(model, settings or []).items():
         print(f"{name:<10} {value:.4f}")
@@ -82,10 +86,11 @@ def sample(
     settings: Settings = None,
 ) -> None:
     """What the model answers, with scores where the right answer is known."""
-    from groupwise.running import sample_model
+    with _loading():
+        from groupwise.running import sample_model
 
     # `groupwise sample RUN rollout.n=3` has a setting where the prompt would stand.
-    is_setting = prompt is not None and "=" in prompt and prompt.split("=")[0].replace(".", "").isidentifier()
+    is_setting = prompt is not None and _SETTING.match(prompt) is not None
     given = [*([prompt] if is_setting and prompt else []), *(settings or [])]
     for line in sample_model(model, None if is_setting else prompt, given):
         print(line)
@@ -122,6 +127,10 @@ def main() -> None:
         code = STOPPED
     _flush()
     sys.exit(code)
+
+
+def _loading() -> AbstractContextManager[None]:
+    return waiting("groupwise: loading torch and transformers")
 
 
 def fail(message: str, code: int) -> int:

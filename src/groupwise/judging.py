@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import (
+    CONVENTIONS,
     OUTCOME_ESTIMATORS,
     RunningBaseline,
     advantages_from_scores,
@@ -23,7 +24,7 @@ from groupwise.advantages import (
     get_adv_estimator_fn,
 )
 from groupwise.config import AlgoConfig
-from groupwise.errors import BadValueError
+from groupwise.errors import BadValueError, unknown_name
 from groupwise.kl_reward import KLInReward
 from groupwise.token_table import Decode, TokenTable
 from groupwise.types import Completion, Group
@@ -184,6 +185,8 @@ def check_estimator(algorithm: AlgoConfig) -> None:
             f"{setting} needs algorithm.gdpo_reward_keys: the names of the parts that the reward function returns, "
             "such as [format,accuracy]"
         )
+    if algorithm.convention not in CONVENTIONS:
+        raise unknown_name("algorithm.convention", algorithm.convention, CONVENTIONS)
     if algorithm.kl_in_reward and name in ("gdpo", "grpo_process"):
         raise BadValueError(
             f"algorithm.use_kl_in_reward=True reaches nothing under {setting}, which looks at parts of the reward "

@@ -66,13 +66,14 @@ class Run:
 
     def train_step(self) -> dict[str, Any]:
         """One round of the algorithm; the row of metrics it earned."""
-        config, parts, clock = self.config, self.parts, _Clock()
+        config, parts, clock = self.config, self.parts, _Clock(self.console.doing)
         self.step += 1
         prompts = clock("rollout", lambda: parts.next_prompts(self.step))
         sampling = sampling_of(config, self.step)
         groups = clock("rollout", lambda: parts.engine.generate(prompts, config.rollout.n, sampling))
         groups = clock("reward", lambda: parts.reward(groups))
         judgement = clock("advantage", lambda: parts.judge(groups))
+        self.console.answers(groups, judgement.advantages)
         update = clock("update", lambda: parts.learn(groups, judgement.to_learn))
         clock("store", lambda: self._keep_answers(groups, judgement.advantages))
         num_tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)
@@ -82,6 +83,7 @@ class Run:
 
     def evaluate(self) -> dict[str, Any]:
         started = time.perf_counter()
+        self.console.doing("evaluation")
         parts, data = self.parts, self.config.data
         sampling = sampling_of(self.config, _EVALUATION_STEP)
         found = evaluate(parts.engine, parts.held_out, parts.reward, sampling, data.val_n)
@@ -137,13 +139,15 @@ class Run:
 
 
 class _Clock:
-    """Seconds per phase, under `time/`: what may differ between two runs of one seed."""
+    """Seconds per phase, under `time/`: what may differ between two runs of one seed. say: is told the phase."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._started = time.perf_counter()
         self._spent: dict[str, float] = {}
 
     def __call__(self, phase: str, work: Callable[[], Any]) -> Any:
+        self._say(phase)
         started = time.perf_counter()
         result = work()
         self._spent[phase] = self._spent.get(phase, 0.0) + time.perf_counter() - started

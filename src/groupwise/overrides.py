@@ -32,12 +32,13 @@ def read_overrides(
     values, notes = translate(given | dict(_split(argument) for argument in arguments), known)
     nested: dict[str, Any] = _copy(base or {})
     for key, value in values.items():
-        if key not in known:
+        if key not in known and not _is_inside_a_mapping(key, known):
             raise _unknown_key(key, known)
         *sections, name = key.split(".")
         place = nested
         for section in sections:
-            place = place.setdefault(section, {})
+            place[section] = place.get(section) or {}
+            place = place[section]
         place[name] = value
     return build(RunConfig, nested), notes
 
@@ -141,6 +142,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat[key] = value
         # What is left is an empty section, as `filter_groups: null` in a run's config.yaml: it sets nothing.
     return flat
+
+
+def _is_inside_a_mapping(key: str, known: Mapping[str, Any]) -> bool:
+    """`algorithm.rollout_correction.rollout_is`: a setting that is a mapping, given entry by entry."""
+    outer = key.rpartition(".")[0]
+    hint = known.get(outer)
+    return any(typing.get_origin(kind) is Mapping for kind in (hint, *typing.get_args(hint)))
 
 
 def _unknown_key(key: str, known: Mapping[str, Any]) -> UnknownNameError:

@@ -28,7 +28,7 @@ from groupwise.objectives import (
     select_by_covariance,
 )
 from groupwise.policy import Policy, load_policy
-from groupwise.rewards import reward_of
+from groupwise.rewards import requiring, reward_of
 from groupwise.rollout import EmbeddedEngine
 from groupwise.tasks import tasks_of
 from groupwise.types import Group, Prompt, Sampling, Task
@@ -48,7 +48,8 @@ class Parts:
         import_extensions(config.model.external_lib)
         check_estimator(config.algorithm)
         chosen = plan(config.actor)
-        self.reward = reward_of(config.reward)
+        parts = config.algorithm.gdpo_reward_keys if config.algorithm.adv_estimator == "gdpo" else None
+        self.reward = requiring(reward_of(config.reward), parts or ())
         self.policy = load_policy(config.model, EMBEDDED)
         rows = min(config.rollout.max_num_seqs, config.data.train_batch_size * config.rollout.n)
         self.engine = EmbeddedEngine(self.policy, rows, config.rollout.gpu_memory_utilization)
@@ -56,6 +57,7 @@ class Parts:
         self.bad_rows = tasks.bad_rows
         self._source = tasks.train
         self.held_out = as_prompts(self.policy, tasks.held_out, config.data, "held-out")
+        check_prompts(self.policy, tasks.listed or tasks.held_out, config)
         self._draws = torch.Generator()
         self._kl_loss = kl_loss_controller(config.actor)
         self.updater = Updater(
@@ -159,19 +161,35 @@ def sampling_of(config: RunConfig, step: int = 0) -> Sampling:
 
 def as_prompts(policy: Policy, tasks: Sequence[Task], data: DataConfig, step: object) -> list[Prompt]:
     """The tasks as the model reads them, each with a uid of its own."""
-    prompts = [Prompt(f"{step}-{place}", task, policy.encode(task)) for place, task in enumerate(tasks)]
-    for prompt in prompts:
-        if len(prompt.token_ids) > data.max_prompt_length:
+    return [Prompt(f"{step}-{place}", task, tokens_of(policy, task, data)) for place, task in enumerate(tasks)]
+
+
+def tokens_of(policy: Policy, task: Task, data: DataConfig) -> tuple[int, ...]:
+    """The prompt's tokens; refused where they are too many for the run, or for the model with an answer behind them."""
+    tokens = policy.encode(task)
+    if len(tokens) > data.max_prompt_length:
+        raise BadValueError(
+            f"the prompt of {task.key!r} has {len(tokens)} tokens, more than "
+            f"data.max_prompt_length={data.max_prompt_length}; raise it or remove the prompt"
+        )
+    for room, what in ((policy.context, "context"), (policy.window, "attention window")):
+        if room is not None and len(tokens) + data.max_response_length > room:
             raise BadValueError(
-                f"the prompt of {prompt.task.key!r} has {len(prompt.token_ids)} tokens, more than "
-                f"data.max_prompt_length={data.max_prompt_length}; raise it or remove the prompt"
+                f"the prompt of {task.key!r} has {len(tokens)} tokens; with "
+                f"data.max_response_length={data.max_response_length} that is more than the model's {what} of {room}; "
+                "lower data.max_response_length or remove the prompt"
             )
-    room = policy.context
-    if room is not None and data.max_prompt_length + data.max_response_length > room:
-        longest = max((len(prompt.token_ids) for prompt in prompts), default=0)
-        if longest + data.max_response_length > room:
-            raise BadValueError(
-                f"a prompt of {longest} tokens and data.max_response_length={data.max_response_length} do not fit into "
-                f"the model's context of {room}; lower data.max_response_length"
-            )
-    return prompts
+    return tokens
+
+
+def check_prompts(policy: Policy, tasks: Sequence[Task], config: RunConfig) -> None:
+    """Refuse, before anything is trained, a prompt that does not fit, alone or with the longest answer."""
+    data, budget = config.data, config.actor.micro_batch_tokens
+    longest = max((len(tokens_of(policy, task, data)) for task in tasks), default=0)
+    # An answer's last token predicts nothing.
+    needed = longest + data.max_response_length - 1
+    if needed > budget:
+        raise BadValueError(
+            f"actor.micro_batch_tokens={budget} does not hold a prompt of {longest} tokens with an answer of "
+            f"data.max_response_length={data.max_response_length}; raise it to {needed} or more"
+        )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.advice import advice, on_bad_rows
 from groupwise.checks import check_config
 from groupwise.config import RunConfig
 from groupwise.errors import BadValueError, TrainingStoppedError, os_reason, unwritten
@@ -77,6 +78,8 @@ def work(config: RunConfig, parts: Parts, run_dir: Path) -> int:
     """Train, and when the last step is done, leave the report and the model."""
     with Console(config.trainer.total_training_steps) as console, StopRequest(console.interrupt) as stop:
         console.start(config)
+        for line in [*advice(config), *on_bad_rows(parts.bad_rows)]:
+            console.note(line)
         try:
             finished = train(config, parts, run_dir, console, stop)
         except TrainingStoppedError:

@@ -67,7 +67,7 @@ def test_unequal_micro_batches_do_not_change_a_token_mean():
 def test_refusals():
     with pytest.raises(UnknownNameError, match="unknown loss_agg_mode 'token-means'; the nearest is 'token-mean'"):
         aggregate(LOSSES, LAYOUT, TOTALS, "token-means")
-    with pytest.raises(UnknownNameError, match="unknown loss_agg_mode 'seq-mean'"):
+    with pytest.raises(UnknownNameError, match=r"unknown actor\.loss_agg_mode 'seq-mean'"):
         plan(ActorConfig(loss_agg_mode="seq-mean"))
     bare = Totals(6, 3)
     with pytest.raises(MissingFieldError, match=r"divides by a constant length: set actor\.loss_scale_factor"):

@@ -58,7 +58,7 @@ def test_verl_keeps_some_numbers_one_level_down():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(UnknownNameError, match="unknown recipe 'grop'; the nearest is 'grpo'"):
+    with pytest.raises(UnknownNameError, match=r"unknown actor\.recipe 'grop'; the nearest is 'grpo'"):
         plan(ActorConfig(recipe="grop"))
     with pytest.raises(UnknownNameError, match="unknown loss mode 'vanila'; the nearest is 'vanilla'"):
         plan(ActorConfig(loss_mode="vanila"))

@@ -118,7 +118,7 @@ def plan(config: Any) -> Plan:
     """
     name = read(config, "recipe", "grpo")
     if name not in RECIPES:
-        raise unknown_name("recipe", name, RECIPES)
+        raise unknown_name("actor.recipe", name, RECIPES)
     recipe = RECIPES[name]
     loss_mode = read(config, "loss_mode", recipe.loss_mode)
     mode = get_loss_mode(loss_mode)
@@ -128,7 +128,7 @@ def plan(config: Any) -> Plan:
         surrogates.dro_weight(settings)
     chosen = Plan(loss_mode, mode, read(config, "loss_agg_mode", recipe.aggregate), settings)
     if chosen.aggregate not in AGGREGATES:
-        raise unknown_name("loss_agg_mode", chosen.aggregate, AGGREGATES)
+        raise unknown_name("actor.loss_agg_mode", chosen.aggregate, AGGREGATES)
     if read(config, "use_kl_loss", False):
         get_kl_estimator(read(config, "kl_loss_type", "low_var_kl"))
     return chosen

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from groupwise.observe.console import Console
 from groupwise.observe.text import printable, sparkline
+from groupwise.observe.waiting import waiting
 
-__all__ = ["Console", "printable", "sparkline"]
+__all__ = ["Console", "printable", "sparkline", "waiting"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from groupwise.config import RunConfig
+from groupwise.observe.example import most_telling
 from groupwise.observe.progress import ACCURACY, ENTROPY, GRAD_NORM, LENGTH, REWARD, Progress
 from groupwise.observe.text import BLOCKS, duration, fixed, printable
+from groupwise.types import Group
 
 if TYPE_CHECKING:
     from groupwise.observe.live import LiveView
@@ -52,7 +54,7 @@ class Console:
     ) -> None:
         self.progress = Progress(total_steps, clock)
         self._stream = sys.stdout if stream is None else stream
-        self._is_live = _can_be_live(self._stream) if terminal is None else terminal
+        self._is_live = can_be_live(self._stream) if terminal is None else terminal
         self._width = width
         self._clock = clock
         self._view: LiveView | None = None
@@ -88,11 +90,20 @@ class Console:
     def step(self, metrics: Mapping[str, Any]) -> None:
         """One row of metrics.jsonl; any key may be absent."""
         self.progress.update(metrics)
-        if self._view is not None:
-            self._attempt(self._view.refresh)
-        elif not self._is_live and self._is_due():
+        self._redraw()
+        if not self._is_live and self._is_due():
             self._last_line = self._clock()
             self._line(plain_line(self.progress))
+
+    def doing(self, what: str) -> None:
+        """What the run is at, until it is at something else or a step is over."""
+        self.progress.doing = what
+        self._redraw()
+
+    def answers(self, groups: Sequence[Group], advantages: Sequence[float]) -> None:
+        """What the model said in this step; advantages: one per answer, in their order."""
+        if self._view is not None:
+            self.progress.example = most_telling(groups, advantages)
 
     def note(self, text: str) -> None:
         """A line that stays, above the live view."""
@@ -108,6 +119,7 @@ class Console:
 
     def finish(self, summary: Mapping[str, Any] | None = None) -> None:
         """The verdict, then one line for each entry of the summary."""
+        self.progress.doing = ""
         self.close()
         self._line(_verdict(self.progress))
         for key, value in (summary or {}).items():
@@ -129,6 +141,10 @@ class Console:
             or ACCURACY in self.progress.latest
             or self._clock() - self._last_line >= LONGEST_SILENCE
         )
+
+    def _redraw(self) -> None:
+        if self._view is not None:
+            self._attempt(self._view.refresh)
 
     def _line(self, text: str) -> None:
         clean, view = printable(text), self._view
@@ -176,7 +192,7 @@ def _or_dash(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else fixed(value, digits)
 
 
-def _can_be_live(stream: TextIO) -> bool:
+def can_be_live(stream: TextIO) -> bool:
     """A terminal that moves its cursor and has the characters of the spark-line."""
     if not stream.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
         return False

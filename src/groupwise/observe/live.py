@@ -10,8 +10,9 @@ from rich.console import ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
+from groupwise.observe.example import Example, Said
 from groupwise.observe.progress import ACCURACY, ENTROPY, GRAD_NORM, LENGTH, NO_SIGNAL, REWARD, Progress
-from groupwise.observe.text import duration, fixed, sparkline
+from groupwise.observe.text import duration, fixed, middle_cut, printable, sparkline
 
 WIDEST = 78
 """Lines that a terminal made narrower would break leave marks on it; few are made narrower than this."""
@@ -82,6 +83,8 @@ def lines(progress: Progress, width: int) -> list[Text]:
         _row("grad norm", _number(latest.get(GRAD_NORM)), "before clipping"),
         _row("length", _number(latest.get(LENGTH), 1), "tokens an answer"),
         _row("speed", _speed(progress.tokens_per_second), "tokens a second"),
+        *_example(progress.example, width),
+        *([_row("now", "", progress.doing)] if progress.doing else []),
     ]
 
 
@@ -102,6 +105,20 @@ def _curve(label: str, values: list[float], width: int, style: str, value: str |
     room = max(0, width - _LABEL - _VALUE - 2 - len(begun))
     row = _row(label, value or _number(values[-1]), sparkline(values, room), style)
     return row.append(begun, "dim")
+
+
+def _example(example: Example | None, width: int) -> list[Text]:
+    """A prompt of the last step and what the model made of it, with the advantages."""
+    if example is None:
+        return []
+    room = max(1, width - _LABEL)
+    prompt = Text.assemble((f"{'prompt':<{_LABEL}}", "dim"), middle_cut(printable(example.prompt), room))
+    return [prompt, _said("best", example.best, width, "green"), _said("worst", example.worst, width, "red")]
+
+
+def _said(label: str, said: Said, width: int, style: str) -> Text:
+    room = max(1, width - _LABEL - _VALUE - 2)
+    return _row(label, f"{said.advantage:+.2f}", middle_cut(printable(said.text), room), style)
 
 
 def _row(label: str, value: str, rest: str, style: str = "dim") -> Text:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from groupwise.observe.example import Example
+
 REWARD, ACCURACY, NO_SIGNAL = "reward/mean", "eval/accuracy", "groups/no_signal"
 LENGTH, ENTROPY, GRAD_NORM = "response_length/mean", "actor/entropy", "grad_norm"
 CURVES = (REWARD, ACCURACY, NO_SIGNAL, ENTROPY)
@@ -24,6 +26,8 @@ class Progress:
         self.latest: dict[str, float] = {}
         self.curves: dict[str, list[float]] = {key: [] for key in CURVES}
         self.tokens_per_second: float | None = None
+        self.doing = ""
+        self.example: Example | None = None
         self._clock = clock
         self._started = clock()
         self._first: tuple[int, float] | None = None

@@ -38,6 +38,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[round((mean - low) / (high - low) * top)] for mean in means)
 
 
+def middle_cut(text: str, width: int) -> str:
+    """At most `width` characters: where there are more, the beginning and the end, which says how it came out."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
 def duration(seconds: float) -> str:
     """1:05 for 65 seconds, 2:00:00 for two hours."""
     minutes, rest = divmod(max(0, round(seconds)), 60)

@@ -54,6 +54,29 @@ def scored_by(scorer: Scorer) -> RewardFunction:
     return reward
 
 
+def requiring(reward: RewardFunction, names: Sequence[str]) -> RewardFunction:
+    """The same, but an answer whose score comes without one of these parts has failed.
+
+    A name that no answer of the batch has is left alone: it is mistyped, and refused by who looks for it.
+    """
+
+    def complete(groups: Sequence[Group]) -> list[Group]:
+        judged = reward(groups)
+        there = {name for group in judged for answer in group.completions for name in answer.parts}
+        needed = [name for name in names if name in there]
+        return [replace(g, completions=tuple(_complete(answer, needed) for answer in g.completions)) for g in judged]
+
+    return complete if names else reward
+
+
+def _complete(completion: Completion, names: Sequence[str]) -> Completion:
+    missing = [name for name in names if name not in completion.parts]
+    if completion.score is None or not missing:
+        return completion
+    said = f"the reward function returned no part {missing[0]!r}, which it returned for other answers"
+    return completion.judged(None, completion.parts, f"{said} and algorithm.gdpo_reward_keys names")
+
+
 def _judged(completion: Completion, verdict: Verdict) -> Completion:
     ends = [end for end, _ in verdict.step_rewards]
     if ends != sorted(set(ends)) or any(not 0 < end <= len(completion.text) for end in ends):

@@ -114,18 +114,22 @@ def _read_jsonl(key: str, file: str) -> Iterator[tuple[int, Any]]:  # noqa: ARG0
 def _decoded(line: bytes) -> Any:
     try:
         row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
-        if b"\\u" in line:
-            # An escape may name half a character, which no tokenizer and no file takes.
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-        return row
     except UnicodeDecodeError as problem:
         return BadValueError(f"not UTF-8 (byte {problem.start})")
-    except UnicodeEncodeError as problem:
-        return BadValueError(f"half a character, {problem.object[problem.start]!r}, stands alone in a text")
     except RecursionError:
         return BadValueError("not usable JSON: nested too deeply")
     except ValueError as problem:
         return BadValueError(f"not JSON: {problem}")
+    return _whole(row) if b"\\u" in line else row
+
+
+def _whole(row: Any) -> Any:
+    """The row; or the error that an escape in it names half a character, which no tokenizer and no file takes."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as problem:
+        return BadValueError(f"half a character, {problem.object[problem.start]!r}, stands alone in a text")
+    return row
 
 
 def _no_constant(name: str) -> NoReturn:
