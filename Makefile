@@ -8,7 +8,7 @@ PEERS := .venv-integrations
 PEERS_READY := $(PEERS)/verl/.ready $(PEERS)/trl/.ready
 PEER_TESTS := pytest hypothesis jaxtyping beartype
 
-.PHONY: train test check format lint types test-integrations coverage bench-cpu mutation clean
+.PHONY: train test check format lint types test-integrations coverage bench-cpu bench-train-cpu mutation clean
 
 train: $(READY)  ## teach the small model that comes with the package; ends with a model and a report under runs/
 	$(BIN)/groupwise train
@@ -43,6 +43,10 @@ mutation: $(MUTATION)/.ready  ## do the tests of the advantages notice a change 
 bench-cpu: $(PEERS_READY)  ## ours beside verl's, one table
 	$(PEERS)/verl/bin/python benchmarks/advantage_cpu.py
 
+bench-train-cpu: $(PEERS)/trl/.ready  ## a training step, and the embedded default learning, beside TRL's; half an hour
+	$(PEERS)/trl/bin/python benchmarks/step_cpu.py
+	$(PEERS)/trl/bin/python benchmarks/learn_cpu.py
+
 # torch first and alone: a build that another package drags in brings gigabytes of CUDA along.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -71,7 +75,7 @@ $(PEERS)/verl/.ready: constraints-verl.txt pyproject.toml
 $(PEERS)/trl/.ready: constraints-trl.txt pyproject.toml
 	$(PYTHON) -m venv $(PEERS)/trl
 	$(PEERS)/trl/bin/python -m pip install --quiet --constraint constraints-trl.txt torch
-	$(PEERS)/trl/bin/python -m pip install --quiet --constraint constraints-trl.txt trl $(PEER_TESTS)
+	$(PEERS)/trl/bin/python -m pip install --quiet --constraint constraints-trl.txt trl omegaconf typer $(PEER_TESTS)
 	$(PEERS)/trl/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

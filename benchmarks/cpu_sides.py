@@ -95,7 +95,7 @@ def trl(config: RunConfig, evaluate_every: int, folder: Path) -> None:
             lengths = trainer._metrics["train"]["completions/mean_length"][-1]
             tokens = round(lengths * config.data.train_batch_size * config.rollout.n)
             found = {"seconds": seconds, "processor": time.process_time() - self.processor, "tokens": tokens}
-            if evaluate_every and state.global_step % evaluate_every == 0:
+            if evaluate_every:
                 parts.policy.load_weights({name: p.detach() for name, p in trainer.model.named_parameters()})
             say(found | looked(config, parts, evaluate_every, state.global_step))
 
@@ -182,8 +182,10 @@ def begun(config: RunConfig, parts: Parts, evaluate_every: int) -> dict[str, Any
 def looked(config: RunConfig, parts: Parts, evaluate_every: int, step: int) -> dict[str, Any]:
     """What the step leaves beside its times: held-out greedy accuracy where it is due, and what dynamo has compiled."""
     dynamo = sys.modules.get("torch._dynamo")
+    last = config.trainer.total_training_steps
     found: dict[str, Any] = {"compiled": dynamo.utils.counters["frames"]["total"] if dynamo else 0}
-    if evaluate_every and step % evaluate_every == 0:
+    found["is_last"] = step == last
+    if evaluate_every and (step % evaluate_every == 0 or step == last):
         found |= evaluate(parts.engine, parts.held_out, parts.reward, sampling_of(config), 1)
     return found
 

@@ -258,7 +258,7 @@ def test_an_unknown_key_in_a_file_is_refused_with_its_section():
 def test_differences_name_old_and_new():
     assert differences(read(), read("rollout.n=2", "actor.optim.lr=0.5")) == [
         "rollout.n: 16 -> 2",
-        "actor.optim.lr: 0.0002 -> 0.5",
+        "actor.optim.lr: 0.0003 -> 0.5",
     ]
 
 

@@ -85,7 +85,7 @@ class RewardConfig(Section):
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
-    lr: float = 2e-4
+    lr: float = 3e-4
     """The highest learning rate of the run."""
     weight_decay: float = 0.0
     """AdamW's."""
@@ -176,13 +176,13 @@ class TrainerConfig(Section):
 
     run_dir: str | None = None
     """The run's folder; None makes a fresh one under runs/."""
-    total_training_steps: int = 100
+    total_training_steps: int = 900
     """Batches to train on."""
     seed: int = 0
     """Of the prompts, of every answer, and of whatever else is drawn."""
-    save_freq: int = 20
+    save_freq: int = 100
     """Steps from one checkpoint to the next."""
-    test_freq: int = 10
+    test_freq: int = 50
     """Steps from one evaluation to the next."""
     max_ckpt_to_keep: int = 2
     """Checkpoints kept; older ones are removed."""
