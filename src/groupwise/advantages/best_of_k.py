@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groupwise.advantages.groups import Groups, Table, pairwise_sum, square_root
+from groupwise.advantages.groups import Groups, Table, pairwise_sum, square_root, sums_above
 from groupwise.errors import BadValueError
 from groupwise.types import Float64
 
@@ -105,8 +105,7 @@ def _best_of_subsets(table: Table, k: int) -> tuple[Float64[Tensor, "G"], Float6
     # The padding counts as above everything: a NaN would end the search in the wrong half.
     ascending = torch.where(real, table.values, torch.inf)
     place = torch.searchsorted(ascending, ascending)
-    above = others_best * rise
-    above = above.flip(1).cumsum(1).flip(1) - above
+    above = sums_above(others_best * rise)
     with_answer = (is_best_with * rise + above).gather(1, place.clamp_max(width - 1))
     return expected, with_answer, std
 

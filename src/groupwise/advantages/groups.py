@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from groupwise.advantages import kernels
 from groupwise.advantages.labels import number_labels
@@ -248,6 +249,17 @@ def pairwise_sum(table: Float64[Tensor, "G N"]) -> Float64[Tensor, "G"]:
     return table[:, 0]
 
 
+def sums_above(table: Float64[Tensor, "G N"]) -> Float64[Tensor, "G N"]:
+    """At every place the sum of the row behind it, by doubling strides: the same additions on every device, where a
+    device's own `cumsum` adds in an order of its own."""
+    width = table.shape[1]
+    sums, stride = pad(table[:, 1:], (0, 1)), 1
+    while stride < width:
+        sums = sums + pad(sums[:, stride:], (0, stride))
+        stride *= 2
+    return sums
+
+
 def square_root(values: Float64[Tensor, "N"]) -> Float64[Tensor, "N"]:
     """Rounded correctly, as IEEE 754 asks and a GPU does. MKL's, which torch calls on a CPU, is not: on some
     processors one root in a hundred ends in another bit."""
@@ -259,7 +271,7 @@ def square_root(values: Float64[Tensor, "N"]) -> Float64[Tensor, "N"]:
 def sorted_sum(values: Float64[Tensor, "B"]) -> Float64[Tensor, ""]:
     """The sum of all values in the canonical order, whatever order they come in."""
     width = 1 << max(values.numel() - 1, 0).bit_length()
-    table = torch.nn.functional.pad(values.sort().values, (0, width - values.numel()))
+    table = pad(values.sort().values, (0, width - values.numel()))
     return pairwise_sum(table[None])[0]
 
 

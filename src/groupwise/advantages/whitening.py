@@ -25,7 +25,8 @@ def whiten_answers(values: Float64[Tensor, "B"], lengths: Num[Tensor, "B"] | Non
     """Whiten one value per answer as if it stood at each of the answer's `lengths` tokens (None: one token each)."""
     finite = ~values.isnan()
     weights = finite.double() if lengths is None else lengths * finite.double()
-    num_tokens = sorted_sum(weights)
+    # Whole numbers: exact in any order.
+    num_tokens = weights.sum()
     if _too_few(num_tokens):
         return torch.where(finite, 0.0, values)
     rises = values - _lowest(values, weights > 0)
