@@ -53,7 +53,8 @@ def main() -> None:
             steps = arguments.steps if side == "ours" else arguments.trl_steps[min(place, len(arguments.trl_steps) - 1)]
             found[width, side] = run_child(command(side, width, steps, arguments), arguments.child_seconds)
             print(f"{side}, prompt {width}: {json.dumps(found[width, side])}", flush=True)
-    publish_tables(found, arguments)
+        # After every width: what is measured is kept, whatever ends the next one.
+        publish_tables(found, arguments)
 
 
 def read_arguments() -> argparse.Namespace:
