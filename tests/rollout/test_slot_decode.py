@@ -184,6 +184,19 @@ class FakeGraph:
         self.replayed += 1
 
 
+class FakeGenerator:
+    """torch's random numbers on a GPU, which a capture takes hold of."""
+
+    def __init__(self):
+        self.is_held = False
+
+    def clone_state(self):
+        return self.is_held
+
+    def graphsafe_set_state(self, is_held):
+        self.is_held = is_held
+
+
 @pytest.fixture
 def fake_cuda(monkeypatch):
     class Stream:
@@ -191,8 +204,9 @@ def fake_cuda(monkeypatch):
             pass
 
     cuda = {"Stream": Stream, "current_stream": Stream, "stream": nullcontext, "CUDAGraph": FakeGraph}
+    cuda |= {"default_generators": [FakeGenerator()], "current_device": lambda: 0}
     for name, stand_in in cuda.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch.cuda, name, stand_in, raising=False)
     return monkeypatch
 
 
@@ -212,6 +226,7 @@ def test_a_step_that_cannot_be_captured_runs_as_written_and_one_line_says_so(fak
     def step():
         runs.append(len(runs))
         if len(runs) == 3:
+            torch.cuda.default_generators[0].is_held = True
             raise RuntimeError("operation not permitted\n  when stream is capturing")
 
     with pytest.warns(GroupwiseWarning) as caught:
@@ -219,6 +234,7 @@ def test_a_step_that_cannot_be_captured_runs_as_written_and_one_line_says_so(fak
     assert [str(warning.message) for warning in caught] == [
         "decoding is not captured in a CUDA graph and runs as written: operation not permitted when stream is capturing"
     ]
+    assert not torch.cuda.default_generators[0].is_held
     found()
     assert len(runs) == 4
 

@@ -20,6 +20,7 @@ from groupwise.policy.compiled import number_layers
 from groupwise.policy.model import Policy
 from groupwise.policy.norms import widen_rms_norms
 from groupwise.policy.probe import head_is_plain, joins_siblings, takes_attend
+from groupwise.policy.products import take_faster_products
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -66,6 +67,7 @@ def wrap(model: Any, tokenizer: Any, *, compiles: bool = False, checkpoints: boo
             f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling), "
             "which is not supported; choose a model without final_logit_softcapping and logit scales"
         )
+    take_faster_products(model)
     is_numbered = packs and number_layers(model)
     if compiles and is_numbered:
         joins_siblings(model)

@@ -1,9 +1,9 @@
 """One token per row through the layers of a Llama or a Qwen, in as few operations as a CPU can do it in.
 
 Decoding a small model on a CPU is hardly arithmetic: most of the time goes into calling modules and into operations on
-a handful of numbers. Here the layers' own weights are read in place and their steps written out: a norm is one
-operation, queries and keys are rotated together, a sum with the residual is part of the matrix product. Attention
-stays with the cache. Which models are of this kind is found out by looking at their modules and by trying.
+a handful of numbers. Here the layers' steps are written out: a norm is one operation, queries, keys and values are one
+product, queries and keys are normalised and rotated together, a sum with the residual is part of the matrix product.
+Attention stays with the cache. Which models are of this kind is found out by looking at their modules and by trying.
 """
 
 from __future__ import annotations
@@ -58,29 +58,44 @@ class _Layer:
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self.query, self.key, self.value, self.output = (
-            (projection.weight, projection.bias) for projection in (getattr(attention, name) for name in _PROJECTIONS)
-        )
-        self.norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
+        projections = [getattr(attention, name) for name in _PROJECTIONS]
+        self.entry, (self.output,) = _side_by_side(projections[:-1]), ((p.weight, p.bias) for p in projections[-1:])
         self.width, self.scale = attention.head_dim, attention.scaling
+        self.heads, self.both = (sum(p.out_features for p in projections[:n]) // self.width for n in (1, 2))
+        self.norm = _HeadNorms(attention, self.heads, self.both) if hasattr(attention, "q_norm") else None
         self.gate, self.up, self.down = ((p.weight, p.bias) for p in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
         self.activation = mlp.act_fn
 
     def __call__(self, number: int, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         rows = len(hidden)
-        states = self.before(hidden)
-        query = linear(states, *self.query).view(rows, -1, self.width)
-        key = linear(states, *self.key).view(rows, -1, self.width)
-        value = linear(states, *self.value).view(rows, -1, 1, self.width)
-        if self.norms is not None:
-            query, key = self.norms[0](query), self.norms[1](key)
-        heads = query.shape[1]
-        both = torch.cat([query, key], 1)
+        heads = linear(self.before(hidden), *self.entry).view(rows, -1, self.width)
+        both, value = heads[:, : self.both], heads[:, self.both :, None]
+        if self.norm is not None:
+            both = self.norm(both)
         both = torch.addcmul(both * cos, both.roll(self.width // 2, -1), sin)[:, :, None]
-        attended = attend(number, both[:, :heads], both[:, heads:], value, self.scale)
+        attended = attend(number, both[:, : self.heads], both[:, self.heads :], value, self.scale)
         hidden = _added(hidden, attended.reshape(rows, -1), self.output)
         states = self.between(hidden)
         return _added(hidden, self.activation(linear(states, *self.gate)).mul_(linear(states, *self.up)), self.down)
+
+
+class _HeadNorms:
+    """The norms of queries and of keys, which differ in their weights alone, at once."""
+
+    def __init__(self, attention: Any, heads: int, both: int) -> None:
+        query, key = _Norm(attention.q_norm), _Norm(attention.k_norm)
+        self.weight = torch.stack([query.weight] * heads + [key.weight] * (both - heads))
+        self.shape, self.epsilon = query.shape, query.epsilon
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return rms_norm(states, self.shape, None, self.epsilon).mul_(self.weight)
+
+
+def _side_by_side(projections: list[Any]) -> tuple[Tensor, Tensor | None]:
+    """Weights and biases of linear layers that read the same, as those of one."""
+    biases = [projection.bias for projection in projections]
+    bias = None if any(b is None for b in biases) else torch.cat(biases)
+    return torch.cat([projection.weight for projection in projections]), bias
 
 
 def _added(residual: Tensor, states: Tensor, projection: tuple[Tensor, Tensor | None]) -> Tensor:
