@@ -10,6 +10,7 @@ from groupwise.tasks import BadRow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        (["model.path=a/b"], "actor.optim.lr=0.0003 suits the small model that comes with the package; pretrained"),
         (["rollout.top_p=0.8"], "rollout.top_p=0.8: answers are drawn from the likeliest tokens alone but trained on"),
         (["rollout.top_k=5"], "rollout.top_k=5: answers are drawn"),
         (["rollout.top_p=0.8", "rollout.top_k=5"], "rollout.top_p=0.8 and rollout.top_k=5: answers are drawn"),
@@ -36,6 +37,7 @@ def test_what_is_probably_not_meant_is_said_once(settings, said):
     "settings",
     [
         [],
+        ["model.path=a/b", "actor.optim.lr=1e-6"],
         ["algorithm.adv_estimator=rloo"],
         ["actor.recipe=dapo"],
         ["actor.recipe=rloo", "algorithm.adv_estimator=rloo_vectorized"],

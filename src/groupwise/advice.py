@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from groupwise.config import RunConfig
+from groupwise.config import ModelConfig, OptimConfig, RunConfig
 from groupwise.objectives import RECIPES
 from groupwise.tasks import BadRow
 
@@ -12,7 +12,7 @@ _SHOWN = 3
 
 def advice(config: RunConfig) -> list[str]:
     """What to know about the settings of a run, in their order."""
-    said = (_sampling(config), _estimator(config), *_kl(config))
+    said = (_learning_rate(config), _sampling(config), _estimator(config), *_kl(config))
     return [line for line in said if line]
 
 
@@ -23,6 +23,17 @@ def on_bad_rows(rows: list[BadRow]) -> list[str]:
     more = "; ..." if len(rows) > _SHOWN else ""
     count = "1 row of the data files is" if len(rows) == 1 else f"{len(rows)} rows of the data files are"
     return [f"{count} unusable and left out: {'; '.join(map(str, rows[:_SHOWN]))}{more}"]
+
+
+def _learning_rate(config: RunConfig) -> str | None:
+    """The default is the small model's; a large one falls apart under it in a few steps."""
+    rate, small_model = config.actor.optim.lr, ModelConfig().path
+    if config.model.path == small_model or rate < OptimConfig().lr:
+        return None
+    return (
+        f"actor.optim.lr={rate:g} suits the small model that comes with the package; pretrained models learn at 1e-6 "
+        "to 1e-5, and fall apart far above"
+    )
 
 
 def _sampling(config: RunConfig) -> str | None:

@@ -10,12 +10,14 @@ from groupwise.config import ActorConfig
 from groupwise.errors import BadValueError, GroupwiseWarning
 from groupwise.policy.load import wrap
 from groupwise.update import Updater, pack
-from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, number_answers
+from groupwise.update.form import choose_form, evened_length
+from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, Form, number_answers
 from tiny_models import random_groups, tiny_policy, tiny_tokenizer
 
 PROMPTS = [3, 9, 5, 1]
 ANSWERS = [[4, 1, 7], [1, 1], [12, 30, 2, 2, 2], [5]]
 CPU = torch.device("cpu")
+EVENED_ROWS = Form(SHARED_ROWS.build, lambda num_tokens: -(-num_tokens // 32) * 32)
 
 
 def packed_log_probs(policy, answers, budget, form=SHARED_ROWS, temperature=0.7):
@@ -41,7 +43,7 @@ def log_probs_alone(policy, answers, temperature=0.7):
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
 @pytest.mark.parametrize("budget", [10**6, 120, 45])
-@pytest.mark.parametrize("form", [SHARED_ROWS, OWN_ROWS], ids=["shared", "own"])
+@pytest.mark.parametrize("form", [SHARED_ROWS, OWN_ROWS, EVENED_ROWS], ids=["shared", "own", "evened"])
 def test_packed_log_probs_are_each_answers_alone(family, budget, form):
     policy = tiny_policy(family, torch.float64)
     answers = number_answers(random_groups(PROMPTS, ANSWERS))
@@ -106,3 +108,19 @@ def test_a_model_that_looks_back_a_window_gets_each_answer_in_a_row_of_its_own()
     short = random_groups([3, 4], [[5, 2], [10]])
     expected = log_probs_alone(policy, number_answers(short), temperature=1.0)
     assert (torch.cat(updater.log_probs(short)) - expected).abs().max() < 1e-12
+
+
+def test_lengths_are_evened_for_a_policy_that_wants_few_of_them():
+    # A number of 12 bits is rounded up to a multiple of 2048 / 16 = 128, one of 5 bits is not.
+    assert [evened_length(n) for n in (0, 1, 31, 2048, 2049, 2176, 2177, 4095)] == [
+        *(0, 1, 31, 2048, 2176, 2176, 2304, 4096)
+    ]
+    assert all(n <= evened_length(n) <= n * 17 / 16 for n in range(1, 5000))
+    policy, answers = tiny_policy(), number_answers(random_groups([9, 40], [[60, 1], [23, 5]]))
+    rows = {}
+    for wants_few in (False, True):
+        policy.wants_few_lengths = wants_few
+        (micro,) = pack(answers, 10**6, CPU, choose_form(policy, answers))
+        rows[wants_few] = micro.input_ids.shape[1]
+    # 49 tokens of prompts, 89 of answers, of which the last four predict nothing: 134, and 8 is a sixteenth of 128.
+    assert rows == {False: 134, True: 136}

@@ -67,11 +67,18 @@ def wrap(model: Any, tokenizer: Any, *, compiles: bool = False, checkpoints: boo
             f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling), "
             "which is not supported; choose a model without final_logit_softcapping and logit scales"
         )
-    take_faster_products(model)
+    wants_few_lengths = take_faster_products(model)
     is_numbered = packs and number_layers(model)
     if compiles and is_numbered:
         joins_siblings(model)
-    return Policy(model, tokenizer, packs, compiles=compiles and is_numbered, checkpoints=checkpoints and is_numbered)
+    return Policy(
+        model,
+        tokenizer,
+        packs,
+        compiles=compiles and is_numbered,
+        checkpoints=checkpoints and is_numbered,
+        wants_few_lengths=wants_few_lengths,
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -27,14 +27,23 @@ class Policy:
     take an `attend`, so that answers can share the keys and values of their prompt; found out by trying. window: how
     far back the layers with the shortest view look, None where all see everything; `attend` knows nothing of it.
     compiles, checkpoints: an `attend` may ask for compiled layers, and for layers computed again in the backward pass.
+    wants_few_lengths: rows of a length it has seen are computed faster than others.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, packs: bool, *, compiles: bool = False, checkpoints: bool = False
+        self,
+        model: Any,
+        tokenizer: Any,
+        packs: bool,
+        *,
+        compiles: bool = False,
+        checkpoints: bool = False,
+        wants_few_lengths: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.packs, self.compiles, self.checkpoints = packs, compiles, checkpoints
+        self.wants_few_lengths = wants_few_lengths
         self.eos_ids = _eos_ids(model, tokenizer)
         config = model.config.get_text_config()
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]

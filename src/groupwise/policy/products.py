@@ -23,13 +23,19 @@ FEWEST_ROWS = 256
 _ABOUT_THE_PROCESSOR = Path("/proc/cpuinfo")
 
 
-def take_faster_products(model: nn.Module) -> None:
-    """Let the plain float32 linear layers of a model on a CPU use oneDNN, where that is the faster library."""
+def take_faster_products(model: nn.Module) -> bool:
+    """Let the plain float32 linear layers of a model on a CPU use oneDNN, where that is the faster library; whether
+    there are any. oneDNN prepares itself for every number of rows anew: it is faster where there are few of them."""
     if not onednn_is_faster():
-        return
-    for module in model.modules():
-        if type(module) is nn.Linear and module.weight.is_cpu and module.weight.dtype == torch.float32:
-            module.forward = types.MethodType(_forward, module)  # type: ignore[method-assign]
+        return False
+    found = [module for module in model.modules() if type(module) is nn.Linear and _is_ordinary(module.weight)]
+    for module in found:
+        module.forward = types.MethodType(_forward, module)  # type: ignore[method-assign]
+    return bool(found)
+
+
+def _is_ordinary(weight: Tensor) -> bool:
+    return weight.is_cpu and weight.dtype == torch.float32
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """Attention of answers that share the keys and values of their prompt.
 
-A micro-batch is one flat row of tokens, so that everything but attention runs without padding. Attention takes the
-row apart: prompts among themselves, then every answer over its prompt and itself, each to its own places back.
+A micro-batch is one flat row of tokens, so that everything but attention runs without padding, or with a little of it
+at the end of the row. Attention takes the row apart: prompts among themselves, then every answer over its prompt and
+itself, each to its own places back.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class SharedPrompts:
         prompts: Sequence[range],
         answers: Sequence[range],
         prompt_of: Sequence[int],
-        _length: int,
+        length: int,
         device: torch.device,
     ) -> SharedPrompts:
-        """From the places of each prompt and of each answer, and the answers' prompts."""
+        """From the places of each prompt and of each answer, the answers' prompts, and the length of the row with what
+        pads it, whose places attend to anything."""
         prompt_places, prompt_mask = _places(prompts, device)
         answer_places, answer_mask = _places(answers, device)
         owners = torch.tensor(prompt_of, dtype=torch.long, device=device)
@@ -52,7 +54,7 @@ class SharedPrompts:
         attended = torch.arange(len(prompts) * width + len(answers) * longest, device=device)
         places = torch.cat([prompt_places.flatten(), answer_places.flatten()])
         real = torch.cat([prompt_mask.flatten(), answer_mask.flatten()])
-        home = torch.empty(int(real.sum()), dtype=torch.long, device=device)
+        home = torch.zeros(length, dtype=torch.long, device=device)
         home[places[real]] = attended[real]
         return cls(prompt_places, answer_places, owners, visible, home)
 

@@ -24,13 +24,19 @@ def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
         warnings.warn(f"{name} computes the prompt once per answer: {reason}", GroupwiseWarning, stacklevel=2)
         return OWN_ROWS
     if policy.device.type != "cuda":
-        return SHARED_ROWS
+        return Form(SHARED_ROWS.build, evened_length) if policy.wants_few_lengths else SHARED_ROWS
     options = {"compiles": policy.compiles, "checkpoints": policy.checkpoints}
     if policy.dtype in (torch.bfloat16, torch.float16) and _has_flash_kernels(policy):
         return Form(partial(SplitGroups.build, **options), padded_length)
     if policy.dtype == torch.float32 and find_spec("triton") is not None:
         return Form(partial(FlexGroups.build, **options), padded_length)
     return SHARED_ROWS
+
+
+def evened_length(num_tokens: int) -> int:
+    """Rounded up by a sixteenth or less, so that batches of about one size have one length."""
+    grain = max(1, (1 << max(0, num_tokens.bit_length() - 1)) // 16)
+    return -(-num_tokens // grain) * grain
 
 
 def _why_not_shared(policy: Any, answers: Sequence[Answer]) -> str:
