@@ -74,7 +74,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("settings", nargs="*", help="Groupwise's settings, for all runs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--trl-seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--trl-seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--evaluate-every", type=int, default=20, help="steps, of the part trl")
     parser.add_argument("--date", default=dt.datetime.now(tz=dt.UTC).date().isoformat())
     parser.add_argument("--out", type=Path, default=RESULTS)
