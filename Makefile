@@ -40,7 +40,7 @@ mutation: $(MUTATION)/.ready  ## do the tests of the advantages notice a change 
 	GROUPWISE_CHECK_SHAPES= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MUTATION)/bin/python scripts/mutation.py run $(ONLY)
 	$(MUTATION)/bin/python scripts/mutation.py results
 
-bench-cpu: $(PEERS_READY)  ## ours beside verl's, one table
+bench-cpu: $(PEERS)/verl/.ready  ## ours beside verl's, one table
 	$(PEERS)/verl/bin/python benchmarks/advantage_cpu.py
 
 bench-train-cpu: $(PEERS)/trl/.ready  ## a training step, and the embedded default learning, beside TRL's; half an hour

@@ -64,7 +64,7 @@ def read_arguments() -> argparse.Namespace:
 def start(run_dir: Path, arguments: argparse.Namespace) -> list[str]:
     settings = {
         "run_dir": run_dir, "total_training_steps": arguments.steps, "save_freq": arguments.save_freq,
-        "test_freq": 20, "num_threads": 1,
+        "test_freq": 20,
     }  # fmt: skip
     return [*PROGRAM, *(f"trainer.{name}={value}" for name, value in settings.items())]
 

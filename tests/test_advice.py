@@ -10,6 +10,7 @@ from groupwise.tasks import BadRow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        (["data.train_files=[a.jsonl]"], "data.max_response_length=16: answers are cut off after so many tokens"),
         (["model.path=a/b"], "actor.optim.lr=0.0003 suits the small model that comes with the package; pretrained"),
         (["rollout.top_p=0.8"], "rollout.top_p=0.8: answers are drawn from the likeliest tokens alone but trained on"),
         (["rollout.top_k=5"], "rollout.top_k=5: answers are drawn"),
@@ -38,6 +39,7 @@ def test_what_is_probably_not_meant_is_said_once(settings, said):
     [
         [],
         ["model.path=a/b", "actor.optim.lr=1e-6"],
+        ["data.train_files=[a.jsonl]", "data.max_response_length=512"],
         ["algorithm.adv_estimator=rloo"],
         ["actor.recipe=dapo"],
         ["actor.recipe=rloo", "algorithm.adv_estimator=rloo_vectorized"],

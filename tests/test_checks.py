@@ -24,6 +24,7 @@ def test_every_rule_is_about_a_setting():
         ("rollout.n=0", "rollout.n=0 must be 1 or more"),
         ("rollout.n=1", "rollout.n=1 must be 2 or more under algorithm.adv_estimator=grpo: an answer is judged"),
         ("rollout.temperature=.inf", "rollout.temperature=inf must be more than 0, and finite"),
+        ("trainer.seed=4294967296", "trainer.seed=4294967296 must be a whole number from 0 to 4294967295"),
         ("data.val_size=-1", "data.val_size=-1 must be 0 or more"),
         ("algorithm.epsilon=-1e-6", "algorithm.epsilon=-1e-06 must be 0 or more"),
         ("algorithm.kl_ctrl.kl_coef=-1", "algorithm.kl_ctrl.kl_coef=-1.0 must be 0 or more"),
@@ -54,10 +55,25 @@ def test_a_setting_out_of_range_is_refused(setting, message):
         check_config(read_overrides([setting])[0])
 
 
+@pytest.mark.parametrize("settings", [["rollout.n=2"], ["algorithm.k=16"], ["algorithm.k=0"]])
+def test_the_best_of_all_answers_or_of_none_is_refused(settings):
+    config, _ = read_overrides(["algorithm.adv_estimator=pass_at_k", *settings])
+    with pytest.raises(BadValueError, match=r"^algorithm\.k=\d+ must be at least 1 and below rollout\.n=\d+ under"):
+        check_config(config)
+
+
+@pytest.mark.parametrize("estimator", ["shrinkage", "grpo", "rloo"])
+def test_an_answer_without_siblings_is_refused_where_it_teaches_nothing(estimator):
+    with pytest.raises(BadValueError, match=r"^rollout\.n=1 must be 2 or more"):
+        check_config(read_overrides(["rollout.n=1", f"algorithm.adv_estimator={estimator}"])[0])
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         ["actor.ppo_mini_batch_size=8"],
+        ["trainer.seed=4294967295"],
+        ["algorithm.adv_estimator=pass_at_k", "rollout.n=3"],
         ["trainer.num_threads=null"],
         ["rollout.top_k=0"],
         ["data.val_size=0"],

@@ -185,6 +185,14 @@ def test_no_name_of_ours_is_passed_over():
     assert all(name in ours or name.endswith(".") for name in NAMES.values())
 
 
+def test_what_is_passed_over_is_not_taken_under_another_name():
+    config, notes = read_overrides(["actor_rollout_ref.rollout.gpu_memory_utilization=0.9"])
+    assert config.rollout.gpu_memory_utilization == RunConfig().rollout.gpu_memory_utilization
+    assert any("passed over" in note for note in notes)
+    config, _ = read_overrides(["actor_rollout_ref.model.enable_gradient_checkpointing=true"])
+    assert config.model.enable_gradient_checkpointing
+
+
 def test_a_reward_file_without_a_name_means_compute_score():
     assert read("custom_reward_function.path=r.py").reward.function == "r.py:compute_score"
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from groupwise.config import ModelConfig, OptimConfig, RunConfig
+from groupwise.config import DataConfig, ModelConfig, RunConfig
 from groupwise.objectives import RECIPES
 from groupwise.tasks import BadRow
 
+# A learning rate above which pretrained models are at risk.
+_FAST = 2e-5
 # How many rows that were left out are shown.
 _SHOWN = 3
 
 
 def advice(config: RunConfig) -> list[str]:
     """What to know about the settings of a run, in their order."""
-    said = (_learning_rate(config), _sampling(config), _estimator(config), *_kl(config))
+    said = (_learning_rate(config), _answer_length(config), _sampling(config), _estimator(config), *_kl(config))
     return [line for line in said if line]
 
 
@@ -27,12 +29,23 @@ def on_bad_rows(rows: list[BadRow]) -> list[str]:
 
 def _learning_rate(config: RunConfig) -> str | None:
     """The default is the small model's; a large one falls apart under it in a few steps."""
-    rate, small_model = config.actor.optim.lr, ModelConfig().path
-    if config.model.path == small_model or rate < OptimConfig().lr:
+    rate = config.actor.optim.lr
+    if config.model.path == ModelConfig().path or rate <= _FAST:
         return None
     return (
         f"actor.optim.lr={rate:g} suits the small model that comes with the package; pretrained models learn at 1e-6 "
         "to 1e-5, and fall apart far above"
+    )
+
+
+def _answer_length(config: RunConfig) -> str | None:
+    """The default is what a sum takes."""
+    length = config.data.max_response_length
+    if not config.data.train_files or length > DataConfig().max_response_length:
+        return None
+    return (
+        f"data.max_response_length={length}: answers are cut off after so many tokens, which suits the built-in sums; "
+        "raise it if yours are longer"
     )
 
 

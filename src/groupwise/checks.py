@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
     "actor.micro_batch_tokens": _AT_LEAST_ONE,
     "actor.grad_clip": _POSITIVE,
     "trainer.total_training_steps": _AT_LEAST_ONE,
-    "trainer.seed": _NOT_NEGATIVE,
+    "trainer.seed": (lambda seed: 0 <= seed < 1 << 32, "must be a whole number from 0 to 4294967295"),
     "trainer.save_freq": _AT_LEAST_ONE,
     "trainer.test_freq": _AT_LEAST_ONE,
     "trainer.max_ckpt_to_keep": _AT_LEAST_ONE,
@@ -63,7 +63,7 @@ RULES: dict[str, Rule] = {
 
 
 # What they compare an answer with is not its siblings.
-_WITHOUT_SIBLINGS = ("reinforce_plus_plus", "remax", "running_baseline", "shrinkage")
+_WITHOUT_SIBLINGS = ("reinforce_plus_plus", "remax", "running_baseline")
 _NOT_IN_THE_LOOP = {
     "use_pf_ppo": "it resamples the batch behind the back of the groups; leave it off",
     "rollout_correction": "the embedded engine samples with the weights that are trained; leave it out",
@@ -78,8 +78,9 @@ def _is_on(value: Any) -> bool:
 
 def check_config(config: RunConfig) -> None:
     """Raise BadValueError for the first setting out of its range, by key, value, reason and remedy."""
+    settings = as_dict(config)
     for key, (allowed, reason) in RULES.items():
-        value = as_dict(config)
+        value: Any = settings
         for part in key.split("."):
             value = value[part]
         if value is not None and not allowed(value):
@@ -89,6 +90,11 @@ def check_config(config: RunConfig) -> None:
         raise BadValueError(
             f"rollout.n=1 must be 2 or more under algorithm.adv_estimator={estimator}: an answer is judged against its "
             "siblings"
+        )
+    if estimator == "pass_at_k" and not 1 <= config.algorithm.k < config.rollout.n:
+        raise BadValueError(
+            f"algorithm.k={config.algorithm.k} must be at least 1 and below rollout.n={config.rollout.n} under "
+            "algorithm.adv_estimator=pass_at_k: as many answers as there are leave nothing to compare"
         )
     for name, remedy in _NOT_IN_THE_LOOP.items():
         if _is_on(config.algorithm[name]):

@@ -19,7 +19,7 @@ from typing import Any
 
 from groupwise.config import RunConfig
 from groupwise.errors import TrainingStoppedError, unwritten
-from groupwise.evaluation import evaluate
+from groupwise.evaluation import EVALUATION_STEP, evaluate
 from groupwise.observe import Console
 from groupwise.overrides import as_dict, refuse_changes
 from groupwise.parts import Parts, sampling_of
@@ -29,9 +29,6 @@ from groupwise.store.checkpoint import Checkpoint, load_newest, rotate, save_che
 from groupwise.store.ledger import Metrics, forget_rollouts, write_rollouts
 from groupwise.types import Group
 from groupwise.watch import Watch
-
-# Far from every training step, so that evaluation draws random numbers of its own, the same every time.
-_EVALUATION_STEP = 1 << 40
 
 
 def train(config: RunConfig, parts: Parts, run_dir: Path, console: Console, stop: StopRequest) -> bool:
@@ -85,7 +82,7 @@ class Run:
         started = time.perf_counter()
         self.console.doing("evaluation")
         parts, data = self.parts, self.config.data
-        sampling = sampling_of(self.config, _EVALUATION_STEP)
+        sampling = sampling_of(self.config, EVALUATION_STEP)
         found = evaluate(parts.engine, parts.held_out, parts.reward, sampling, data.val_n)
         seconds = time.perf_counter() - started
         return {**{f"eval/{name}": value for name, value in found.items()}, "time/evaluation": seconds}

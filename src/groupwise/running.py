@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import Any
 
 from groupwise.advice import advice, on_bad_rows
 from groupwise.checks import check_config
-from groupwise.config import RunConfig
+from groupwise.config import ModelConfig, RunConfig
 from groupwise.errors import BadValueError, TrainingStoppedError, os_reason, unwritten
-from groupwise.evaluation import evaluate
+from groupwise.evaluation import EVALUATION_STEP, evaluate
 from groupwise.inspect import write_report
 from groupwise.loop import train
 from groupwise.observe import Console
@@ -21,9 +22,12 @@ from groupwise.parts import Parts, as_prompts, sampling_of
 from groupwise.policy import Policy, save_model
 from groupwise.signals import StopRequest
 from groupwise.store.files import remove_litter, write_text
-from groupwise.store.folder import abandon, clear, fresh_folder, has_finished, is_run, write_folder
+from groupwise.store.folder import OURS, abandon, fresh_folder, has_finished, is_run, set_aside, write_folder
 from groupwise.store.lock import RunLock
-from groupwise.types import Task
+from groupwise.types import Prompt, Task
+
+# Questions that `sample` asks, and answers it shows to each, unless told.
+_SHOWN = 4
 
 
 def start_run(config: RunConfig) -> int:
@@ -39,17 +43,30 @@ def start_run(config: RunConfig) -> int:
                 ", or choose another folder"
             )
         try:
+            refuse_to_overwrite(config, run_dir)
             parts = Parts(config)
         except BaseException:
             abandon(run_dir)
             raise
         try:
-            # Whatever lies here without a config.yaml is the litter of a start that did not get so far.
-            clear(run_dir)
+            # Without a config.yaml this is no run: what lies here is in the way.
+            remove_litter(run_dir)
+            if aside := set_aside(run_dir):
+                print(f"{run_dir} held no run; what lay where a run writes is now in {aside}", file=sys.stderr)
             write_text(run_dir / "config.yaml", dump_config(config))
         except OSError as error:
             raise unwritable(run_dir, error) from error
         return work(config, parts, run_dir)
+
+
+def refuse_to_overwrite(config: RunConfig, run_dir: Path) -> None:
+    """A run cannot go on where it has put its own files in the place of the model it began with."""
+    model = Path(config.model.path).expanduser().resolve()
+    if any(model.is_relative_to((run_dir / name).resolve()) for name in OURS):
+        raise BadValueError(
+            f"model.path={config.model.path} lies where trainer.run_dir={run_dir} would write; choose another folder "
+            "for the run"
+        )
 
 
 def resume_run(run_dir: Path, settings: Iterable[str]) -> int:
@@ -116,24 +133,34 @@ def report(run_dir: Path, console: Console) -> dict[str, str]:
 def evaluate_model(model: str, settings: Iterable[str]) -> dict[str, float]:
     config = settings_for(model, settings)
     parts = Parts(config)
+    questions = held_out(parts)
+    return evaluate(parts.engine, questions, parts.reward, sampling_of(config, EVALUATION_STEP), config.data.val_n)
+
+
+def held_out(parts: Parts) -> list[Prompt]:
     if not parts.held_out:
         raise BadValueError(
             "there are no held-out questions; give data.val_files=FILE, or data.task=NAME without files"
         )
-    return evaluate(parts.engine, parts.held_out, parts.reward, sampling_of(config), config.data.val_n)
+    return parts.held_out
 
 
 def sample_model(model: str, prompt: str | None, settings: Iterable[str]) -> Iterator[str]:
     """Lines of answers: to the prompt, or to a few held-out questions with their scores."""
-    config = settings_for(model, settings)
+    given = list(settings)
+    config = settings_for(model, given)
     parts = Parts(config)
     if prompt is None:
-        prompts = parts.held_out[:4]
+        prompts = held_out(parts)[:_SHOWN]
     else:
-        prompts = as_prompts(parts.policy, [Task("prompt", prompt, None)], config.data, "sample")
-    groups = parts.engine.generate(prompts, min(config.rollout.n, 4), sampling_of(config))
+        # A model with a chat template reads messages; the built-in questions are text under any model.
+        is_chat = parts.policy.tokenizer.chat_template and config.model.path != ModelConfig().path
+        asked: Any = [{"role": "user", "content": prompt}] if is_chat else prompt
+        prompts = as_prompts(parts.policy, [Task("prompt", asked, None)], config.data, "sample")
+    n = config.rollout.n if any(setting.startswith("rollout.n=") for setting in given) else _SHOWN
+    groups = parts.engine.generate(prompts, n, sampling_of(config))
     for group in groups if prompt is not None else parts.reward(groups):
-        yield f"{group.prompt.task.prompt}"
+        yield f"{group.prompt.task.prompt if prompt is None else prompt}"
         for answer in group.completions:
             score = "" if answer.score is None else f"   score {answer.score:g}"
             yield f"    {answer.text}   ({answer.finish_reason}){score}"

@@ -54,7 +54,6 @@ PASSED_OVER: dict[str, str] = {
     "actor_rollout_ref.hybrid_engine": _MACHINES,
     "actor_rollout_ref.nccl_timeout": _MACHINES,
     "actor_rollout_ref.model.enable_activation_offload": _COMPUTING,
-    "actor_rollout_ref.model.enable_gradient_checkpointing": _COMPUTING,
     "actor_rollout_ref.model.use_fused_kernels": _COMPUTING,
     "actor_rollout_ref.model.use_liger": _COMPUTING,
     "actor_rollout_ref.model.use_remove_padding": _COMPUTING,
@@ -151,7 +150,8 @@ def translate(values: Mapping[str, Any], known: Iterable[str]) -> tuple[dict[str
     values = _with_reward_function(values, notes)
     for key, value in values.items():
         name = _renamed(key)
-        reason = None if key in ours or name in ours else _reason_to_pass(key, values)
+        is_ours = key in ours or (name in ours and key not in PASSED_OVER)
+        reason = None if is_ours else _reason_to_pass(key, values)
         if reason is not None:
             passed.setdefault(reason, []).append(key)
             continue

@@ -204,7 +204,7 @@ def fake_cuda(monkeypatch):
             pass
 
     cuda = {"Stream": Stream, "current_stream": Stream, "stream": nullcontext, "CUDAGraph": FakeGraph}
-    cuda |= {"default_generators": [FakeGenerator()], "current_device": lambda: 0}
+    cuda |= {"default_generators": [FakeGenerator()], "current_device": lambda: 0, "set_stream": lambda _: None}
     for name, stand_in in cuda.items():
         monkeypatch.setattr(torch.cuda, name, stand_in, raising=False)
     return monkeypatch

@@ -33,7 +33,7 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): drop groups whose `metric` is the same for every answer and sample others."""
 
     enable: bool = False
-    """True samples further prompts in place of groups without a signal."""
+    """verl's; refused here: groups without a signal get advantage 0."""
     metric: str | None = None
     """What is compared inside a group, in verl's names: score, seq_reward, acc, ..."""
     max_num_gen_batches: int = 0
@@ -66,7 +66,7 @@ class AlgoConfig(Section):
     """verl's, for `use_pf_ppo`."""
     filter_groups: FilterGroupsConfig | None = None
     rollout_correction: Mapping[str, Any] | None = None
-    """verl's; for rollouts from another engine than the one that is trained."""
+    """verl's, for rollouts from another engine than the one that is trained; refused here, where they are one."""
     gdpo_reward_keys: tuple[str, ...] | None = None
     """The parts of the reward that GDPO normalises apart, as named by the reward function."""
     gdpo_reward_weights: tuple[float, ...] | None = None

@@ -117,7 +117,7 @@ def _without_bars() -> Iterator[None]:
 def _source(path: str) -> tuple[str, dict[str, Any]]:
     """What to hand to `from_pretrained`: a folder or hub id, or a .gguf file's folder and name."""
     if path.endswith(".gguf"):
-        file = Path(path)
+        file = Path(path).expanduser()
         if not file.is_file():
             raise BadValueError(f"model.path={path!r}: there is no such file")
         if find_spec("gguf") is None:

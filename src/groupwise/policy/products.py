@@ -1,8 +1,9 @@
 """Linear layers on a CPU, by the faster of the two libraries that come with torch.
 
 torch multiplies float32 matrices with MKL, which keeps its AVX-512 kernels for Intel's processors; on others that have
-AVX-512, oneDNN is about twice as fast from a few hundred rows on (benchmarks/products_cpu.py). Which library computes
-depends on the processor and the number of rows alone, so that runs repeat bit for bit.
+AVX-512, oneDNN is about twice as fast from a few hundred rows on, forward and for the input's gradient, and no slower
+for the weight's (benchmarks/products_cpu.py). Which library computes depends on the processor and the number of rows
+alone, so that runs repeat bit for bit.
 """
 
 from __future__ import annotations

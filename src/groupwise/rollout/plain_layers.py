@@ -145,7 +145,12 @@ def _layer_looks_plain(layer: Any) -> bool:
     linears += [getattr(mlp, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     norms = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
     norms += [getattr(attention, name) for name in ("q_norm", "k_norm") if hasattr(attention, name)]
-    named = all(hasattr(attention, name) for name in ("head_dim", "scaling")) and hasattr(mlp, "act_fn")
+    biases = {getattr(projection, "bias", None) is None for projection in linears[:3]}
+    named = (
+        len(biases) == 1
+        and all(hasattr(attention, name) for name in ("head_dim", "scaling"))
+        and hasattr(mlp, "act_fn")
+    )
     return named and all(type(module) is nn.Linear for module in linears) and all(map(_is_norm, norms))
 
 

@@ -211,14 +211,15 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # A capture takes hold of torch's own random numbers, and one that breaks does not let go of them.
+    # A capture takes hold of torch's own random numbers and of the stream; one that breaks may not let go of them.
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    numbers = generator.clone_state()
+    numbers, stream = generator.clone_state(), torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph):
             step()
     except RuntimeError as error:
         generator.graphsafe_set_state(numbers)
+        torch.cuda.set_stream(stream)
         reason = " ".join(str(error).split())[:200]
         warnings.warn(f"decoding is not captured in a CUDA graph and runs as written: {reason}", GroupwiseWarning, 2)
         return step

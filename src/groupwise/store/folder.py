@@ -11,7 +11,7 @@ from pathlib import Path
 from groupwise.store.files import TEMPORARY, disk_errors, sync
 from groupwise.store.lock import LOCK
 
-_OURS = ("metrics.jsonl", "rollouts", "checkpoints", "model", "report.html")
+OURS = ("metrics.jsonl", "rollouts", "checkpoints", "model", "report.html")
 
 
 def is_run(folder: Path) -> bool:
@@ -45,13 +45,18 @@ def abandon(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove what a run would write. The caller holds the lock and knows that the folder is no run."""
-    for path in [folder / name for name in _OURS] + list(folder.glob(f"{TEMPORARY}*")):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+def set_aside(folder: Path) -> Path | None:
+    """Move whatever lies where a run writes into a folder of its own, and say which; None where nothing does.
+
+    The caller holds the lock and knows that the folder is no run: these may be somebody's files, and are not removed.
+    """
+    found = [folder / name for name in OURS if (folder / name).exists() or (folder / name).is_symlink()]
+    if not found:
+        return None
+    aside = fresh_folder(folder, "earlier")
+    for path in found:
+        path.rename(aside / path.name)
+    return aside
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -1,4 +1,4 @@
-"""Groups to micro-batches: every prompt once, then the answers, no padding between.
+"""Groups to micro-batches: every prompt once, then the answers, no padding between them.
 
     [prompt 1][prompt 2]...[answer 1 to 1][answer 2 to 1]...[answer 1 to 2]...
 
