@@ -61,12 +61,13 @@ def forked(work):
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
             code = work()
         except SystemExit as stop:
-            code = stop.code
+            code = stop.code or 0
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
     os.close(out_of_child)
     os.close(err_of_child)
