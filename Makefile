@@ -36,7 +36,7 @@ test-integrations: $(PEERS_READY)  ## against the real verl and TRL, and the GPU
 coverage: $(READY)  ## every branch of the advantages is tested; the bodies of the GPU kernels apart
 	$(BIN)/python -m pytest tests/advantages --cov=groupwise.advantages --cov-branch --cov-report=term-missing --cov-fail-under=100
 
-mutation: $(MUTATION)/.ready  ## do the tests of the advantages notice a change in the source? Hours; ONLY='groupwise.advantages.groups.*' for a part
+mutation: $(MUTATION)/.ready  ## do the tests of the advantages notice a change in the source? A quarter of an hour; ONLY='groupwise.advantages.groups.*' for a part
 	GROUPWISE_CHECK_SHAPES= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MUTATION)/bin/python scripts/mutation.py run $(ONLY)
 	$(MUTATION)/bin/python scripts/mutation.py results
 
