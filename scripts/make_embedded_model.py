@@ -4,9 +4,9 @@
 
 Supervised next-token learning on questions of the training split, from random weights, for STEPS steps. Nothing else
 is done to the weights: what the model gets wrong, it has not learned yet. The batches are small on purpose: in the
-trials, a model taken to the same accuracy by batches of 256 lost most of it in the first hundred steps of GRPO before it
-came back, and one made by batches of 32 did not. That noisy gradients leave weights that bear noise is a guess. The same
-torch version and thread count make the same bytes.
+trials, a model taken to the same accuracy by batches of 256 lost most of it in the first hundred steps of GRPO before
+it came back, and one made by batches of 32 did not. That noisy gradients leave weights that bear noise is a guess. The
+same torch version and thread count make the same bytes.
 """
 
 from __future__ import annotations
