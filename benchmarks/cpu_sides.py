@@ -65,7 +65,7 @@ def ours(config: RunConfig, evaluate_every: int, folder: Path) -> None:
             run.record(row)
             seconds = {phase: row[f"time/{phase}"] for phase in ("rollout", "reward", "advantage", "update", "step")}
             seconds["judge"] = seconds.pop("reward") + seconds.pop("advantage")
-            found = {"outside": 1 - (row["time/rollout"] + row["time/reward"] + row["time/update"]) / row["time/step"]}
+            found: dict[str, Any] = {"outside": outside_share(row)}
             found |= {"seconds": seconds, "processor": processor, "tokens": answer_tokens(row, config)}
             say(found | looked(config, parts, evaluate_every, run.step))
 
@@ -188,6 +188,11 @@ def looked(config: RunConfig, parts: Parts, evaluate_every: int, step: int) -> d
     if evaluate_every and (step % evaluate_every == 0 or step == last):
         found |= evaluate(parts.engine, parts.held_out, parts.reward, sampling_of(config), 1)
     return found
+
+
+def outside_share(row: dict[str, float]) -> float:
+    """Of a step of ours, what is neither rollout nor reward nor update."""
+    return 1 - (row["time/rollout"] + row["time/reward"] + row["time/update"]) / row["time/step"]
 
 
 def answer_tokens(row: dict[str, Any], config: RunConfig) -> int:

@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cpu_sides import SIDES
+from cpu_sides import SIDES, outside_share
 from learn_curves import draw
 from report import RESULTS, publish
 from turns import Player
@@ -106,10 +106,6 @@ def run_seed(seed: int, settings: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     print(json.dumps(found), flush=True)
     return {"row": found, "curve": curve, "steps": steps}
-
-
-def outside_share(row: dict[str, float]) -> float:
-    return 1 - (row["time/rollout"] + row["time/reward"] + row["time/update"]) / row["time/step"]
 
 
 def by_step(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -58,8 +58,8 @@ class _Layer:
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        projections = [getattr(attention, name) for name in _PROJECTIONS]
-        self.entry, (self.output,) = _side_by_side(projections[:-1]), ((p.weight, p.bias) for p in projections[-1:])
+        *projections, output = (getattr(attention, name) for name in _PROJECTIONS)
+        self.entry, self.output = _side_by_side(projections), (output.weight, output.bias)
         self.width, self.scale = attention.head_dim, attention.scaling
         self.heads, self.both = (sum(p.out_features for p in projections[:n]) // self.width for n in (1, 2))
         self.norm = _HeadNorms(attention, self.heads, self.both) if hasattr(attention, "q_norm") else None
@@ -92,9 +92,9 @@ class _HeadNorms:
 
 
 def _side_by_side(projections: list[Any]) -> tuple[Tensor, Tensor | None]:
-    """Weights and biases of linear layers that read the same, as those of one."""
-    biases = [projection.bias for projection in projections]
-    bias = None if any(b is None for b in biases) else torch.cat(biases)
+    """Weights and biases of linear layers that read the same, as those of one; all of them have biases, or none."""
+    has_biases = projections[0].bias is not None
+    bias = torch.cat([projection.bias for projection in projections]) if has_biases else None
     return torch.cat([projection.weight for projection in projections]), bias
 
 
