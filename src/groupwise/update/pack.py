@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from groupwise.errors import BadValueError
 from groupwise.types import Completion, Float, Group, Int
 from groupwise.update.attention import SharedPrompts
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -158,34 +161,32 @@ def _shared_rows(batch: list[Answer], device: torch.device, form: Form) -> Micro
     assert form.build is not None
     length = form.length(len(ids))
     attend = form.build(*stretches, length, device)
-    input_ids = torch.tensor([ids + [0] * (length - len(ids))], device=device)
-    positions = _positions(*stretches, length).to(device)
+    padded = np.zeros(length, dtype=np.int64)
+    padded[: len(ids)] = ids
     # An answer's first token is predicted by the last of its prompt, every other by the token before it.
     counts, place = _places_in_answers(batch)
-    before = _repeat([prompts[owner].stop - 1 for owner in owners], counts)
-    sources = torch.where(place == 0, before, _repeat([p.start for p in places], counts) + place - 1).to(device)
-    return MicroBatch(input_ids, positions[None], attend, None, sources, *_targets(batch, device))
+    before = np.repeat([prompts[owner].stop - 1 for owner in owners], counts)
+    sources = np.where(place == 0, before, np.repeat([p.start for p in places], counts) + place - 1)
+    input_ids, positions, sources_there = _sent(device, padded, _positions(*stretches, length), sources)
+    return MicroBatch(input_ids[None], positions[None], attend, None, sources_there, *_targets(batch, device))
 
 
-def _positions(prompts: list[range], answers: list[range], prompt_of: list[int], length: int) -> Int[Tensor, "L"]:
+# Index arithmetic is numpy's: torch would wake all its threads for every one of these small arrays.
+def _positions(prompts: list[range], answers: list[range], prompt_of: list[int], length: int) -> IntArray:
     """0, 1, 2, ... in a prompt, going on from its end in each of its answers; 0 in the padding."""
-    stretches = [(p.start, len(p), 0) for p in prompts]
-    stretches += [(a.start, len(a), len(prompts[p])) for a, p in zip(answers, prompt_of, strict=True)]
-    starts, lengths, firsts = torch.tensor(sorted(stretches)).T
-    total = int(lengths.sum())
-    shifts = torch.repeat_interleave(firsts - starts, lengths)
-    return torch.cat([torch.arange(total) + shifts, torch.zeros(length - total, dtype=torch.long)])
+    positions = np.zeros(length, dtype=np.int64)
+    for places in prompts:
+        positions[places.start : places.stop] = np.arange(len(places))
+    for places, owner in zip(answers, prompt_of, strict=True):
+        positions[places.start : places.stop] = np.arange(len(places)) + len(prompts[owner])
+    return positions
 
 
-def _places_in_answers(batch: list[Answer]) -> tuple[Int[Tensor, "B"], Int[Tensor, "L"]]:
+def _places_in_answers(batch: list[Answer]) -> tuple[IntArray, IntArray]:
     """How many tokens each answer has, and of each of them its place in its answer."""
-    counts = torch.tensor([len(answer.completion.token_ids) for answer in batch])
-    firsts = counts.cumsum(0) - counts
-    return counts, torch.arange(int(counts.sum())) - torch.repeat_interleave(firsts, counts)
-
-
-def _repeat(values: Sequence[int], counts: Int[Tensor, "B"]) -> Int[Tensor, "L"]:
-    return torch.repeat_interleave(torch.tensor(values, dtype=torch.long), counts)
+    counts = np.array([len(answer.completion.token_ids) for answer in batch])
+    firsts = np.cumsum(counts) - counts
+    return counts, np.arange(counts.sum()) - np.repeat(firsts, counts)
 
 
 def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
@@ -196,7 +197,7 @@ def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
     columns = torch.arange(width, device=device)
     counts, place = _places_in_answers(batch)
     lasts = [row * width + len(answer.prompt_tokens) - 1 for row, answer in enumerate(batch)]
-    sources = (_repeat(lasts, counts) + place).to(device)
+    (sources,) = _sent(device, np.repeat(lasts, counts) + place)
     mask = (columns < lengths[:, None]).long()
     return MicroBatch(ids, None, None, mask, sources, *_targets(batch, device))
 
@@ -204,12 +205,18 @@ def _own_rows(batch: list[Answer], device: torch.device) -> MicroBatch:
 def _targets(batch: list[Answer], device: torch.device) -> tuple[Tensor, ...]:
     """targets, tokens, sequence_ids, answers and prompt_ids of a MicroBatch."""
     counts, place = _places_in_answers(batch)
-    targets = torch.tensor([token for answer in batch for token in answer.completion.token_ids])
-    columns = (
-        targets,
-        _repeat([answer.start for answer in batch], counts) + place,
-        _repeat(range(len(batch)), counts),
-        torch.tensor([answer.number for answer in batch]),
-        torch.tensor([answer.prompt for answer in batch]),
+    targets = [token for answer in batch for token in answer.completion.token_ids]
+    return _sent(
+        device,
+        np.array(targets),
+        np.repeat([answer.start for answer in batch], counts) + place,
+        np.repeat(np.arange(len(batch)), counts),
+        np.array([answer.number for answer in batch]),
+        np.array([answer.prompt for answer in batch]),
     )
-    return tuple(column.to(device) for column in columns)
+
+
+def _sent(device: torch.device, *columns: IntArray) -> tuple[Tensor, ...]:
+    """The columns on the device, by way of one piece of memory."""
+    joined = torch.from_numpy(np.concatenate(columns)).to(device)
+    return tuple(joined.split_with_sizes([len(column) for column in columns]))
