@@ -66,7 +66,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--answer-tokens", type=int, default=512)
-    parser.add_argument("--micro-batch-tokens", type=int, default=16384)
+    parser.add_argument("--micro-batch-tokens", type=int, help="of our update; the default is the package's")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--child-seconds", type=float, default=240.0, help="after which a side is ended")
@@ -87,8 +87,10 @@ def command(side: str, width: int, steps: int, arguments: argparse.Namespace) ->
     options = {
         "--child": side, "--prompt-tokens": width, "--steps": steps, "--prompts": arguments.prompts,
         "--n": arguments.n, "--answer-tokens": arguments.answer_tokens, "--shape": arguments.shape,
-        "--micro-batch-tokens": arguments.micro_batch_tokens, "--device": arguments.device,
+        "--device": arguments.device,
     }  # fmt: skip
+    if arguments.micro_batch_tokens is not None:
+        options["--micro-batch-tokens"] = arguments.micro_batch_tokens
     return [sys.executable, __file__, *(str(word) for pair in options.items() for word in pair)]
 
 

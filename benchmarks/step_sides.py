@@ -14,19 +14,21 @@ from floor import Work
 from processes import tell
 from random_model import Shape, make_model, make_prompts
 
+from groupwise.types import Group
+
 LEARNING_RATE = 1e-6
 NUM_PROMPTS = 256
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a side is asked to do."""
+    """What a side is asked to do. micro_batch_tokens: of our update, None for the default."""
 
     shape: Shape
     device: str
     work: Work
     steps: int
-    micro_batch_tokens: int
+    micro_batch_tokens: int | None = None
 
     @property
     def answers(self) -> int:
@@ -47,46 +49,60 @@ class Report:
         tell({"seconds": self.seconds, "peak": peak_bytes(self.device), "notes": self.notes})
 
 
-def ours(order: Order) -> None:
+class OurSide:
     """The stages of `groupwise train` under its default settings, but for the sizes and the learning rate."""
-    from groupwise.config import ActorConfig, DataConfig, OptimConfig, RolloutConfig, RunConfig
-    from groupwise.judging import Judge
-    from groupwise.parts import as_prompts, loss_of_step, sampling_of
-    from groupwise.policy.load import wrap
-    from groupwise.rewards.user_reward import user_scorer
-    from groupwise.rewards.verdicts import scored_by
-    from groupwise.rollout import EmbeddedEngine
-    from groupwise.types import Task
-    from groupwise.update import Updater
 
-    work, clock = order.work, clock_of(order.device)
-    config = RunConfig(
-        data=DataConfig(
-            train_batch_size=work.prompts,
-            max_prompt_length=work.prompt_tokens,
-            max_response_length=work.answer_tokens,
-        ),
-        rollout=RolloutConfig(n=work.n),
-        actor=ActorConfig(micro_batch_tokens=order.micro_batch_tokens, optim=OptimConfig(lr=LEARNING_RATE)),
-    )
-    model, tokenizer = make_model(order.shape, order.device)
-    policy = wrap(model, tokenizer, compiles=config.model.compile and order.device == "cuda")
-    rows = min(config.rollout.max_num_seqs, order.answers)
-    engine = EmbeddedEngine(policy, rows, config.rollout.gpu_memory_utilization)
-    updater = Updater(policy, config.actor, loss_of_step(config, lambda: 0.0), total_steps=100)
-    reward, judge = scored_by(user_scorer(letters_used)), Judge(config.algorithm)
-    tasks = [Task(str(place), text, "") for place, text in enumerate(make_prompts(NUM_PROMPTS, work.prompt_tokens))]
-    report = Report(order.device)
+    def __init__(self, order: Order) -> None:
+        from groupwise.config import ActorConfig, DataConfig, OptimConfig, RolloutConfig, RunConfig
+        from groupwise.judging import Judge
+        from groupwise.parts import loss_of_step
+        from groupwise.policy.load import wrap
+        from groupwise.rewards.user_reward import user_scorer
+        from groupwise.rewards.verdicts import scored_by
+        from groupwise.rollout import EmbeddedEngine
+        from groupwise.types import Task
+        from groupwise.update import Updater
+
+        self.work = work = order.work
+        actor = {} if order.micro_batch_tokens is None else {"micro_batch_tokens": order.micro_batch_tokens}
+        self.config = config = RunConfig(
+            data=DataConfig(
+                train_batch_size=work.prompts,
+                max_prompt_length=work.prompt_tokens,
+                max_response_length=work.answer_tokens,
+            ),
+            rollout=RolloutConfig(n=work.n),
+            actor=ActorConfig(**actor, optim=OptimConfig(lr=LEARNING_RATE)),
+        )
+        model, tokenizer = make_model(order.shape, order.device)
+        self.policy = wrap(model, tokenizer, compiles=config.model.compile and order.device == "cuda")
+        rows = min(config.rollout.max_num_seqs, order.answers)
+        self.engine = EmbeddedEngine(self.policy, rows, config.rollout.gpu_memory_utilization)
+        self.updater = Updater(self.policy, config.actor, loss_of_step(config, lambda: 0.0), total_steps=100)
+        self.reward, self.judge = scored_by(user_scorer(letters_used)), Judge(config.algorithm)
+        texts = make_prompts(NUM_PROMPTS, work.prompt_tokens)
+        self.tasks = [Task(str(place), text, "") for place, text in enumerate(texts)]
+
+    def rollout(self, step: int) -> list[Group]:
+        from groupwise.parts import as_prompts, sampling_of
+
+        count = self.work.prompts
+        chosen = [self.tasks[(step * count + place) % len(self.tasks)] for place in range(count)]
+        prompts = as_prompts(self.policy, chosen, self.config.data, step)
+        return self.engine.generate(prompts, self.work.n, sampling_of(self.config, step))
+
+
+def ours(order: Order) -> None:
+    """Step after step, timed."""
+    side, clock, report = OurSide(order), clock_of(order.device), Report(order.device)
     for step in range(order.steps):
         marks = [clock()]
-        chosen = [tasks[(step * work.prompts + place) % len(tasks)] for place in range(work.prompts)]
-        prompts = as_prompts(policy, chosen, config.data, step)
-        groups = engine.generate(prompts, work.n, sampling_of(config, step))
+        groups = side.rollout(step)
         marks.append(clock())
-        groups = reward(groups)
-        judgement = judge(groups)
+        groups = side.reward(groups)
+        judgement = side.judge(groups)
         marks.append(clock())
-        metrics = updater.step(groups, judgement.to_learn)
+        metrics = side.updater.step(groups, judgement.to_learn)
         marks.append(clock())
         gap = {"log-prob gap": metrics["rollout/log_prob_gap"], "largest": metrics["rollout/log_prob_gap/max"]}
         tokens = sum(len(answer.token_ids) for group in groups for answer in group.completions)

@@ -17,6 +17,7 @@ ANSWERS = [[4, 1, 7], [1, 1], [12, 30, 2, 2, 2], [5]]
 GROUPS = random_groups(PROMPTS, ANSWERS)
 ADVANTAGES = [1.0, -0.5, 0.25, 2.0, -1.0, 0.5, -0.75, 1.5, 0.0, -2.0, 1.0]
 TEMPERATURE = 0.7
+ENTROPY = ActorConfig(loss_agg_mode="token-mean", entropy_coeff=0.1)
 
 
 # Heads as narrow as the GPU's kernels take, and weights of a size as models have them: wilder ones amplify rounding.

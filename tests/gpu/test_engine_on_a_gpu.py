@@ -14,6 +14,7 @@ from gpu_path import (
 )
 from groupwise.errors import GroupwiseWarning
 from groupwise.rollout import EmbeddedEngine
+from groupwise.rollout.slots import cache_bytes
 from groupwise.types import Sampling
 from tiny_models import EOS, random_prompts
 
@@ -93,6 +94,25 @@ def test_answers_depend_neither_on_rows_nor_on_the_pool_nor_on_the_other_prompts
         "fewer": num_differing(slot_engine(policy, 64).generate(prompts[:2], N, sampling), reference[:2]),
     }
     assert max(differing.values()) <= TIES, differing
+
+
+def test_between_batches_keys_and_values_take_no_memory_and_a_graph_finds_them_where_they_lie_next():
+    policy, prompts, sampling = sized_policy(), random_prompts([30, 40, 25]), Sampling(10, seed=3)
+    engine = EmbeddedEngine(policy, 16)
+    before = engine.generate(prompts, N, sampling)
+    free = torch.cuda.memory_allocated()
+    slots = engine._slot_decoder._slots
+    slots.hold()
+    assert torch.cuda.memory_allocated() - free >= cache_bytes(slots.dimensions, slots.shape)
+    lay = slots.addresses.tolist()
+    slots.release()
+    assert torch.cuda.memory_allocated() == free
+    # What lies now where they lay is not theirs to read or write.
+    taken = [torch.full((size,), 7, dtype=torch.uint8, device="cuda") for size in [1 << 10, 1 << 16, 1 << 20] * 40]
+    assert num_differing(engine.generate(prompts, N, sampling), before) == 0
+    slots.hold()
+    assert slots.addresses.tolist() != lay
+    assert all(bool((block == 7).all()) for block in taken)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

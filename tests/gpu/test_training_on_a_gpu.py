@@ -63,6 +63,7 @@ def test_a_compiled_bfloat16_run_learns_and_compiles_no_more_after_its_first_ste
     compiled = graphs_compiled()
     rows += [run.step() for _ in range(37)]
     assert graphs_compiled() == compiled
+    assert [row["update/compiled"] for row in rows[2:]] == [compiled] * 38
     assert rows[0]["score"] < 0.1
     assert sum(row["score"] for row in rows[-5:]) / 5 > 0.5
     assert all(row["update/skipped"] == 0 for row in rows)

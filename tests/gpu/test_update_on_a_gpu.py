@@ -7,6 +7,7 @@ import torch
 
 from gpu_path import (
     ADVANTAGES,
+    ENTROPY,
     GROUPS,
     exact_policy,
     flat,
@@ -23,6 +24,8 @@ from groupwise.policy import token_statistics
 from groupwise.update.attention import SharedPrompts
 from groupwise.update.flex import FlexGroups
 from groupwise.update.form import choose_form
+from groupwise.update.long_stretches import LongCall
+from groupwise.update.merge import merge
 from groupwise.update.pack import SHARED_ROWS, number_answers, pack
 from groupwise.update.split import SplitGroups
 from tiny_models import random_groups
@@ -33,7 +36,6 @@ pytestmark = [
     pytest.mark.filterwarnings("default", "error::groupwise.errors.GroupwiseWarning"),
 ]
 
-ENTROPY = ActorConfig(loss_agg_mode="token-mean", entropy_coeff=0.1)
 BUDGETS = (10**6, 45)
 # What a kernel may stumble over: single keys, no keys, rows longer than one block of keys.
 LAYOUTS = {
@@ -112,15 +114,68 @@ def test_gradients_in_bfloat16_are_no_further_from_exact_than_those_of_plain_pas
     in_bfloat16(sized_policy(dtype=torch.bfloat16, compiles=compiles, checkpoints=checkpoints), GROUPS, ADVANTAGES)
 
 
-def in_bfloat16(policy, groups, advantages):
+def in_bfloat16(policy, groups, advantages, budgets=(10**6, 250)):
     """The gradient's distance from the exact one is that of the plain bfloat16 passes, as far as chance goes: both are
     made of roundings to 8 bits, a percent or so of the norm."""
     _, exact = plain_gradient(exact_policy(), ENTROPY, groups, advantages)
     _, plain = plain_gradient(policy, ENTROPY, groups, advantages)
     assert relative_gap(plain, exact) < 0.05
-    for budget in (10**6, 250):
+    for budget in budgets:
         _, gradient = packed_gradient(policy, replace(ENTROPY, micro_batch_tokens=budget), groups, advantages)
         assert relative_gap(gradient, exact) < 1.5 * max(relative_gap(plain, exact), 0.01)
+
+
+def test_long_prompts_go_to_cudnn_where_it_takes_them_and_change_no_number():
+    # Of 1100 and 1300 keys cuDNN is given 1024 and 1280, FlashAttention the rest.
+    groups = random_groups([1100, 1300], [[300, 1, 90], [500]])
+    policy = sized_policy(dtype=torch.bfloat16)
+    (micro,) = pack(number_answers(groups), 10**6, policy.device, choose_form(policy, number_answers(groups)))
+    is_hopper = torch.cuda.get_device_capability() >= (9, 0)
+    assert isinstance(micro.attend.layout.across, LongCall) is is_hopper
+    assert isinstance(micro.attend.layout.prompts, LongCall) is is_hopper
+    expected = plain_log_probs(exact_policy(), groups).double().cpu()
+    plain = plain_log_probs(policy, groups).double().cpu() - expected
+    packed = packed_log_probs(policy, groups, choose_form(policy, number_answers(groups))) - expected
+    assert packed.square().mean().sqrt() < 1.5 * plain.square().mean().sqrt()
+    in_bfloat16(policy, groups, ADVANTAGES[:4], budgets=(10**6, 1800))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_fused_merge_is_the_plain_one(dtype):
+    # 37 tokens of 3 heads of 24: no power of two. One part of a token has all the weight, or next to none.
+    parts = tuple(torch.randn(37, 3, 24).to(dtype) for _ in range(2))
+    sums = torch.randn(3, 37) * 20, torch.randn(3, 37) * 20
+    expected, expected_sums = torch.empty(37, 3, 24, dtype=dtype), torch.empty(3, 37)
+    merge(parts, sums, expected, expected_sums)
+    # Into the middle of larger tensors.
+    found, found_sums = torch.zeros(50, 3, 24, dtype=dtype, device="cuda"), torch.zeros(3, 50, device="cuda")
+    on_card = [tuple(t.cuda() for t in pair) for pair in (parts, sums)]
+    merge(*on_card, found[5:42], found_sums[:, 5:42])
+    # Weights are exponentials of differences of up to 60, whose own rounding they magnify.
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
+    assert torch.allclose(found[5:42].cpu().float(), expected.float(), rtol=tolerance, atol=tolerance)
+    assert torch.allclose(found_sums[:, 5:42].cpu(), expected_sums, rtol=1e-5, atol=1e-5)
+    assert not found[:5].any()
+    assert not found[42:].any()
+    assert not found_sums[:, 42:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_add_up_in_one_launch_as_one_by_one(dtype):
+    shapes = [(3,), (129, 64), (8192,), (8193,), (1,)]
+    first, second = ([torch.randn(shape, device="cuda").to(dtype) for shape in shapes] for _ in range(2))
+    sums = [torch.full(shape, torch.nan, device="cuda") for shape in shapes]
+    # Imported here: without a GPU there may be no Triton.
+    from groupwise.update.kernels import add_up
+
+    assert add_up.applies(first)
+    add_up.add_up(sums, first, is_first=True)
+    add_up.add_up(sums, second, is_first=False)
+    for total, a, b in zip(sums, first, second, strict=True):
+        assert torch.equal(total, a.float() + b.float())
+    assert not add_up.applies([first[1].t()])
+    assert not add_up.applies([first[0].float()])
+    assert not add_up.applies([first[0], first[1].cpu()])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])

@@ -1,5 +1,7 @@
 """What decoding keeps on the device, and one step over it: against sizes by hand and one row at a time."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -25,10 +27,26 @@ def test_a_prompt_takes_room_once_however_many_rows_answer_it():
     shape = Shape(rows=128, capacity=512, members=8, pool=16 * 4096)
     assert cache_bytes(dimensions, shape) == 131_072 * 114_688
     slots = Slots(DIMENSIONS, Shape(rows=16, capacity=4, members=16, pool=100), is_eos())
+    slots.hold()
     held = (slots.prompt_keys, slots.prompt_values, slots.own_keys, slots.own_values)
     # (100 + 16 * 4) tokens of 2 layers x 2 heads x 8 numbers of 8 bytes, twice.
     assert sum(tensor.numel() * tensor.itemsize for tensor in held) == 164 * 512
     assert cache_bytes(DIMENSIONS, slots.shape) == 164 * 512
+
+
+def test_between_batches_keys_and_values_take_no_memory_and_the_rest_stays_where_it_is():
+    slots = Slots(DIMENSIONS, Shape(rows=2, capacity=4, members=1, pool=8), is_eos())
+    assert not slots.is_held
+    slots.hold()
+    first, addresses = weakref.ref(slots.own_values), slots.addresses.data_ptr()
+    slots.hold()
+    assert slots.own_values is first()
+    slots.release()
+    assert first() is None
+    slots.hold()
+    stores = (slots.prompt_keys, slots.prompt_values, slots.own_keys, slots.own_values)
+    assert slots.addresses.tolist() == [store.data_ptr() for store in stores]
+    assert slots.addresses.data_ptr() == addresses
 
 
 @pytest.mark.parametrize(
@@ -81,6 +99,7 @@ def test_an_answer_is_cut_into_stretches_that_keep_the_card_busy():
 def busy_slots():
     """Rows 0, 2 and 5 answer the prompt in slot 1, row 3 the one in slot 0; row 1 never sat, row 4 has left."""
     slots = Slots(DIMENSIONS, Shape(rows=6, capacity=5, members=3, pool=12), is_eos())
+    slots.hold()
     for tensor in (slots.prompt_keys, slots.prompt_values, slots.own_keys, slots.own_values):
         tensor.normal_()
     slots.members[0, 1], slots.members[1] = 3, torch.tensor([5, 0, 2])

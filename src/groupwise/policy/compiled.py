@@ -74,6 +74,13 @@ def number_layers(model: Any) -> bool:
     return True
 
 
+def num_compiled() -> int:
+    """Graphs that torch has compiled so far in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
 @lru_cache(maxsize=8)
 def _compiled(plain: Any, is_dynamic: bool) -> Any:
     import torch._dynamo as dynamo

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from groupwise.errors import BadValueError
 from groupwise.policy.attention import Attend
+from groupwise.policy.compiled import num_compiled
 from groupwise.policy.log_probs import CHUNK_ELEMENTS, TokenStatistics, token_statistics
 from groupwise.policy.siblings import join_siblings
 from groupwise.types import Task
@@ -61,6 +62,11 @@ class Policy:
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = next(self.model.parameters()).dtype
         return dtype
+
+    @property
+    def num_compiled(self) -> int:
+        """Forms of the layers compiled so far, in this process."""
+        return num_compiled() if self.compiles else 0
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Names and parameters, tied ones once."""

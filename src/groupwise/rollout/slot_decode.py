@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -19,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from groupwise.errors import BadValueError, GroupwiseWarning
 from groupwise.rollout.randomness import uniforms
 from groupwise.rollout.seats import Seats
-from groupwise.rollout.slot_step import SlotAttention, sample, samples_fused
+from groupwise.rollout.slot_step import SlotAttention, attends_fused, sample, samples_fused
 from groupwise.rollout.slots import Dimensions, Shape, Slots, cache_bytes
 from groupwise.types import Sampling
 
@@ -50,10 +51,19 @@ class SlotDecoder:
         """Tokens and log-probabilities of `n` answers to every prompt, in order."""
         lengths = [len(prompt) for prompt in prompts]
         slots = self._room_for(lengths, n, sampling)
+        slots.hold()
         slots.clear()
         slots.temperature.fill_(sampling.temperature)
         slots.limit.fill_(sampling.max_tokens)
         slots.plan_prompts(len(prompts), max(lengths))
+        answers = self._answers(slots, prompts, n, sampling)
+        # A graph of the torch form knows only where keys and values lay when it was captured.
+        if attends_fused(slots):
+            slots.release()
+        return answers
+
+    def _answers(self, slots: Slots, prompts: Sequence[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
+        lengths = [len(prompt) for prompt in prompts]
         step = self._step(slots, sampling)
         seats = Seats(lengths, n, slots.shape)
         started: dict[int, int] = {}
@@ -152,17 +162,19 @@ class SlotDecoder:
     def _compute(self, slots: Slots, seats: Seats, prompts: Sequence[tuple[int, ...]], numbers: list[int]) -> None:
         device = self._policy.device
         lengths = [len(prompts[number]) for number in numbers]
-        width = max(lengths)
-        ids = [prompts[number] + (self._policy.pad_id,) * (width - len(prompts[number])) for number in numbers]
-        held = [seats.slots[seats.slot_of(number)] for number in numbers]
-        sources = [row * width + place for row, length in enumerate(lengths) for place in range(length)]
-        targets = [s.start + place for s, length in zip(held, lengths, strict=True) if s for place in range(length)]
-        writer = _PromptWriter(slots, torch.tensor([sources, targets], device=device), self._policy.compiles)
-        positions = torch.arange(width, device=device).expand(len(numbers), -1)
-        states = self._policy.hidden_states(torch.tensor(ids, device=device), positions, attend=writer)
+        ids = np.full((len(numbers), max(lengths)), self._policy.pad_id)
+        for row, number in enumerate(numbers):
+            ids[row, : lengths[row]] = prompts[number]
+        starts = [slot.start for number in numbers if (slot := seats.slots[seats.slot_of(number)])]
+        is_token = np.arange(ids.shape[1]) < np.array(lengths)[:, None]
+        targets = (np.array(starts)[:, None] + np.arange(ids.shape[1]))[is_token]
+        places = torch.from_numpy(np.stack([np.flatnonzero(is_token), targets])).to(device)
+        writer = _PromptWriter(slots, places, self._policy.compiles)
+        positions = torch.arange(ids.shape[1], device=device).expand(len(numbers), -1)
+        states = self._policy.hidden_states(torch.from_numpy(ids).to(device), positions, attend=writer)
         last = torch.tensor(lengths, device=device) - 1
-        places = torch.tensor([seats.slot_of(number) for number in numbers], device=device)
-        slots.prompt_hidden[places] = states[torch.arange(len(numbers), device=device), last]
+        held = torch.tensor([seats.slot_of(number) for number in numbers], device=device)
+        slots.prompt_hidden[held] = states[torch.arange(len(numbers), device=device), last]
 
     def _seat(self, slots: Slots, seats: Seats, seated: list[tuple[int, int]], sampling: Sampling) -> None:
         device = self._policy.device

@@ -86,6 +86,11 @@ def sample(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
     slots.live[live] = (~(slots.is_eos[tokens] | (count + 1 >= slots.limit))).int()
 
 
+def attends_fused(slots: Slots) -> bool:
+    """Whether attention is a kernel, which looks up where keys and values lie."""
+    return _kernels("attention", slots.live) is not None
+
+
 def samples_fused(slots: Slots) -> bool:
     """Whether `sample` is a kernel, which reads the temperature from the slots."""
     return _kernels("sampling", slots.live) is not None

@@ -6,7 +6,9 @@
     slot 1: prompt tokens ────┬── row 1 ...
 
 A prompt's keys and values lie once in a pool, however many rows answer it; a row holds those of its own answer only.
-All tensors stay where they are for as long as the shape fits, so that a captured CUDA graph finds them again.
+All other tensors stay where they are for as long as the shape fits, so that a captured CUDA graph finds them again.
+Keys and values are by far the largest; between two batches their memory is given back, for the update to use, and a
+graph looks up where they lie now.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from torch import Tensor
 
 from groupwise.types import Bool, Float, Float64, Int
 
+# The tensors that hold keys and values, in the order of their addresses.
+_STORES = ("prompt_keys", "prompt_values", "own_keys", "own_values")
 # Programs of a decoding step that keep every multiprocessor of a large GPU busy.
 _PROGRAMS = 1024
 # Keys that one program reads at least; below that splitting costs more than it saves.
@@ -85,20 +89,25 @@ class Slots:
     the state that predicts the next; `tokens`, `log_probs` and `numbers`, the answer and its random numbers.
     Of a slot: where its prompt lies in the pool, how long it is (0: none), which rows answer it (-1: none), and the
     state that predicts the first token.
+    Keys and values, [layers, places, kv heads, width], are there between `hold` and `release`; `addresses` says where.
     """
+
+    prompt_keys: Tensor
+    prompt_values: Tensor
+    own_keys: Tensor
+    own_values: Tensor
 
     def __init__(self, dimensions: Dimensions, shape: Shape, is_eos: Bool[Tensor, "V"]) -> None:
         self.dimensions, self.shape, self.is_eos = dimensions, shape, is_eos
         device = is_eos.device
         rows, capacity = shape.rows, shape.capacity
-        per_token = (dimensions.kv_heads, dimensions.width)
 
         def zeros(*sizes: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(sizes, dtype=dtype, device=device)
 
-        layers, dtype = dimensions.layers, dimensions.dtype
-        self.prompt_keys, self.prompt_values = (zeros(layers, shape.pool, *per_token, dtype=dtype) for _ in range(2))
-        self.own_keys, self.own_values = (zeros(layers, rows, capacity, *per_token, dtype=dtype) for _ in range(2))
+        dtype = dimensions.dtype
+        self.addresses = zeros(len(_STORES))
+        self.is_held = False
 
         self.slot_start, self.slot_length = zeros(rows, dtype=torch.int32), zeros(rows, dtype=torch.int32)
         self.members = torch.full((rows, shape.members), -1, dtype=torch.int32, device=device)
@@ -117,6 +126,24 @@ class Slots:
 
         self.prompt_splits = 1
         self.own_splits = _splits(rows * dimensions.kv_heads, capacity)
+
+    def hold(self) -> None:
+        """Take the memory of keys and values, and note where it lies."""
+        if self.is_held:
+            return
+        dimensions, shape, device = self.dimensions, self.shape, self.is_eos.device
+        places = {"prompt": (shape.pool,), "own": (shape.rows, shape.capacity)}
+        for name in _STORES:
+            sizes = dimensions.layers, *places[name.partition("_")[0]], dimensions.kv_heads, dimensions.width
+            setattr(self, name, torch.zeros(sizes, dtype=dimensions.dtype, device=device))
+        self.addresses.copy_(torch.tensor([getattr(self, name).data_ptr() for name in _STORES]))
+        self.is_held = True
+
+    def release(self) -> None:
+        """Give the memory of keys and values back."""
+        for name in _STORES:
+            delattr(self, name)
+        self.is_held = False
 
     def plan_prompts(self, num_slots: int, longest: int) -> None:
         """Set how many slots a step looks at, and into how many stretches it cuts a prompt: powers of two, so that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -40,15 +41,29 @@ class Optimizer:
 
     def gather(self) -> None:
         """Add the gradients of a backward pass to those of the masters."""
-        for name in self._rounded:
-            parameter, master = self._parameters[name], self._learned[name]
-            if parameter.grad is None:
-                continue
-            if master.grad is None:
-                master.grad = parameter.grad.float()
-            else:
-                master.grad += parameter.grad
-            parameter.grad = None
+        with_grad = [name for name in self._rounded if self._parameters[name].grad is not None]
+        is_first = {name: self._learned[name].grad is None for name in with_grad}
+        for first in (True, False):
+            names = [name for name in with_grad if is_first[name] is first]
+            if names:
+                self._add_up(names, first)
+        for name in with_grad:
+            self._parameters[name].grad = None
+
+    def _add_up(self, names: Sequence[str], is_first: bool) -> None:
+        grads = [_gradient(self._parameters[name]) for name in names]
+        if is_first:
+            for name in names:
+                self._learned[name].grad = torch.empty_like(self._learned[name])
+        sums = [_gradient(self._learned[name]) for name in names]
+        if grads[0].is_cuda and find_spec("triton") is not None:
+            from groupwise.update.kernels import add_up as kernel
+
+            if kernel.applies(grads):
+                kernel.add_up(sums, grads, is_first=is_first)
+                return
+        for total, grad in zip(sums, grads, strict=True):
+            total.copy_(grad) if is_first else total.add_(grad)
 
     def step(self, rate: float, is_sound: bool = True) -> float:
         """One step at this rate, after clipping the gradient's norm; the norm before clipping.
@@ -98,6 +113,11 @@ class Optimizer:
         if self._rounded:
             targets = [self._parameters[name].detach() for name in self._rounded]
             torch._foreach_copy_(targets, [self._learned[name].detach() for name in self._rounded])
+
+
+def _gradient(parameter: torch.nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def _master(parameter: torch.nn.Parameter) -> torch.nn.Parameter:

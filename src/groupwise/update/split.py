@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,44 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from groupwise.types import Int
+from groupwise.update.long_stretches import LongCall
+from groupwise.update.merge import merge
+from groupwise.update.stretches import Call, Outcome, Spans, States, wide
 
 _numbers = count()
 _layouts: WeakValueDictionary[int, Layout] = WeakValueDictionary()
 # Head widths that the kernels take are multiples of this, up to the widest.
 _GRAIN, WIDEST_HEAD = 8, 256
-
-
-@dataclass(frozen=True, eq=False)
-class Spans:
-    """Stretches of tokens one after another: where each begins and the last ends, on the host and the device."""
-
-    bounds: list[int]
-    ends: Int[Tensor, "S+1"]
-    longest: int
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Spans:
-        bounds = list(accumulate(lengths, initial=0))
-        return cls(bounds, torch.tensor(bounds, dtype=torch.int32, device=device), max(lengths, default=0))
-
-    @property
-    def total(self) -> int:
-        return self.bounds[-1]
-
-    def slices(self) -> list[slice]:
-        return [slice(start, stop) for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call: where its queries and keys lie in the row, how they are cut, and whether a token sees later ones."""
-
-    queries: slice
-    keys: slice
-    query_spans: Spans
-    key_spans: Spans
-    is_causal: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +42,7 @@ class Layout:
     def build(
         cls, prompts: Sequence[range], answers: Sequence[range], prompt_of: Sequence[int], device: torch.device
     ) -> Layout:
+        """From the places of each prompt and of each answer, and the answers' prompts."""
         in_prompts = Spans.of([len(places) for places in prompts], device)
         in_answers = Spans.of([len(places) for places in answers], device)
         num_tokens = [0] * len(prompts)
@@ -85,6 +56,11 @@ class Layout:
             Call(second, first, in_groups, in_prompts, is_causal=False),
             Call(second, second, in_answers, in_answers, is_causal=True),
         )
+
+    def with_cudnn(self, length: int) -> Layout:
+        """Long stretches by cuDNN, in a row of this length."""
+        prompts, across = (LongCall.of_call(call, length) for call in (self.prompts, self.across))
+        return Layout(prompts, across, self.own)
 
 
 class SplitGroups:
@@ -103,14 +79,16 @@ class SplitGroups:
         prompts: Sequence[range],
         answers: Sequence[range],
         prompt_of: Sequence[int],
-        _length: int,
+        length: int,
         device: torch.device,
         *,
         compiles: bool,
         checkpoints: bool,
+        has_cudnn: bool = False,
     ) -> SplitGroups:
         """From the places of each prompt and of each answer, and the answers' prompts."""
-        return cls(Layout.build(prompts, answers, prompt_of, device), compiles, checkpoints)
+        layout = Layout.build(prompts, answers, prompt_of, device)
+        return cls(layout.with_cudnn(length) if has_cudnn else layout, compiles, checkpoints)
 
     def __call__(self, _layer: int | None, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         width = query.shape[-1]
@@ -126,26 +104,24 @@ class SplitGroups:
 @torch.library.custom_op("groupwise::attend_groups", mutates_args=())
 def _attend_groups(query: Tensor, key: Tensor, value: Tensor, handle: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attended values [1, L, H, D] and the logarithm of each token's sum [H, L]; 0 past the last answer."""
-    layout = _layouts[int(handle)]
-    queries, keys, values = _flat(query, key, value)
-    of_prompts, prompt_sums = _attend(queries, keys, values, layout.prompts, scale)
-    parts, sums = [of_prompts], [prompt_sums]
+    layout, row = _layouts[int(handle)], _flat(query, key, value)
+    attended = row[0].new_empty(row[0].shape)
+    sums = torch.empty(attended.shape[1], len(attended), dtype=wide(query), device=query.device)
+    prompts, answers = layout.prompts.queries, layout.own.queries
+    attended[prompts], sums[:, prompts] = layout.prompts.attend(row, scale)
     if layout.own.query_spans.total:
-        (across, across_sums), (own, own_sums) = (
-            _attend(queries, keys, values, call, scale) for call in (layout.across, layout.own)
-        )
-        merged = torch.logaddexp(across_sums, own_sums)
-        from_prompt, from_own = ((part - merged).exp().t()[..., None] for part in (across_sums, own_sums))
-        mixed = across * from_prompt + own * from_own
-        parts.append(mixed.to(across.dtype))
-        sums.append(merged)
-    return _filled(parts, len(queries))[None], _filled(sums, len(queries), dim=1)
+        (across, across_sums), (own, own_sums) = (call.attend(row, scale) for call in (layout.across, layout.own))
+        merge((across, own), (across_sums, own_sums), attended[answers], sums[:, answers])
+    if answers.stop < len(attended):
+        attended[answers.stop :] = 0
+        sums[:, answers.stop :] = 0
+    return attended[None], sums
 
 
 @_attend_groups.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, handle: Tensor, scale: float) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     rows, heads, length, width = query.shape
-    return query.new_empty(rows, length, heads, width), query.new_empty(heads, length, dtype=_wide(query))
+    return query.new_empty(rows, length, heads, width), query.new_empty(heads, length, dtype=wide(query))
 
 
 @torch.library.custom_op("groupwise::attend_groups_backward", mutates_args=())
@@ -160,19 +136,25 @@ def _attend_groups_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, each [1, L, heads, D]."""
-    layout = _layouts[int(handle)]
-    states = (*_flat(query, key, value), grad[0], attended[0], sums)
-    of_prompts = _attend_backward(states, layout.prompts, scale)
-    parts: list[tuple[Tensor, ...]] = [(part,) for part in of_prompts]
+    layout, row = _layouts[int(handle)], _flat(query, key, value)
+    outcome = Outcome(grad[0], attended[0], sums)
+    prompts, answers = layout.prompts.queries, layout.own.queries
+    grads = [states.new_empty(states.shape) for states in row]
+    of_prompts = layout.prompts.attend_backward(row, outcome, scale)
     if layout.own.query_spans.total:
-        across, own = (_attend_backward(states, call, scale) for call in (layout.across, layout.own))
-        parts = [
-            (of_prompts[0], across[0].add_(own[0])),
-            (of_prompts[1].add_(across[1]), own[1]),
-            (of_prompts[2].add_(across[2]), own[2]),
-        ]
-    query_grad, key_grad, value_grad = (_filled(part, query.shape[2])[None] for part in parts)
-    return query_grad, key_grad, value_grad
+        across, own = (call.attend_backward(row, outcome, scale) for call in (layout.across, layout.own))
+        grads[0][prompts] = of_prompts[0]
+        torch.add(across[0], own[0], out=grads[0][answers])
+        for place in (1, 2):
+            torch.add(of_prompts[place], across[place], out=grads[place][prompts])
+            grads[place][answers] = own[place]
+    else:
+        for of_row, found in zip(grads, of_prompts, strict=True):
+            of_row[prompts] = found
+    if answers.stop < len(grad[0]):
+        for of_row in grads:
+            of_row[answers.stop :] = 0
+    return grads[0][None], grads[1][None], grads[2][None]
 
 
 @_attend_groups_backward.register_fake
@@ -200,76 +182,11 @@ def _backward(ctx: Any, grad: Tensor, _grad_sums: Tensor) -> tuple[Tensor | None
 _attend_groups.register_autograd(_backward, setup_context=_keep)
 
 
-def _wide(states: Tensor) -> torch.dtype:
-    return torch.promote_types(states.dtype, torch.float32)
-
-
-def _flat(*states: Tensor) -> tuple[Tensor, ...]:
+def _flat(query: Tensor, key: Tensor, value: Tensor) -> States:
     """[1, heads, L, D] -> [L, heads, D], the numbers of a head side by side."""
-    flat = (state[0].transpose(0, 1) for state in states)
-    return tuple(state if state.stride(-1) == 1 else state.contiguous() for state in flat)
 
+    def flat(states: Tensor) -> Tensor:
+        turned = states[0].transpose(0, 1)
+        return turned if turned.stride(-1) == 1 else turned.contiguous()
 
-def _filled(parts: Sequence[Tensor], length: int, dim: int = 0) -> Tensor:
-    """The parts one after another, and zeros up to `length`."""
-    shape = list(parts[0].shape)
-    shape[dim] = length - sum(part.shape[dim] for part in parts)
-    return torch.cat([*parts, parts[0].new_zeros(shape)], dim)
-
-
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
-    """Attended values [l, H, D] and the logarithms of the sums [H, l] of the call's queries."""
-    query, key, value = queries[call.queries], keys[call.keys], values[call.keys]
-    if query.is_cuda:
-        found = torch.ops.aten._flash_attention_forward(
-            query, key, value, call.query_spans.ends, call.key_spans.ends,
-            call.query_spans.longest, call.key_spans.longest, 0.0, call.is_causal, False, scale=scale,
-        )  # fmt: skip
-        return found[0], found[1]
-    parts, sums = [], []
-    for span, seen in zip(call.query_spans.slices(), call.key_spans.slices(), strict=True):
-        scores = _scores(query[span], key[seen], call.is_causal, scale)
-        sums.append(scores.logsumexp(-1))
-        weights = (scores - sums[-1][..., None]).exp()
-        parts.append(torch.einsum("hqk,khd->qhd", weights, _repeated(value[seen], query)).to(query.dtype))
-    return torch.cat(parts), torch.cat(sums, 1)
-
-
-def _attend_backward(states: Sequence[Tensor], call: Call, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the call's queries, and its part of those of its keys and values. `states`: queries, keys, values,
-    the gradient of what was attended to, that itself, and its sums."""
-    query, grad, attended = (states[place][call.queries] for place in (0, 3, 4))
-    key, value = states[1][call.keys], states[2][call.keys]
-    sums = states[5][:, call.queries].contiguous()
-    if query.is_cuda:
-        # Without dropout there is no random state to go back to.
-        random_state = torch.zeros(2, dtype=torch.uint64, device=query.device)
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            grad, query, key, value, attended, sums, call.query_spans.ends, call.key_spans.ends,
-            call.query_spans.longest, call.key_spans.longest, 0.0, call.is_causal,
-            random_state, torch.empty(0, device=query.device), scale=scale,
-        )  # fmt: skip
-        return found
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for span, seen in zip(call.query_spans.slices(), call.key_spans.slices(), strict=True):
-        weights = (_scores(query[span], key[seen], call.is_causal, scale) - sums[:, span, None]).exp()
-        by_weight = torch.einsum("qhd,khd->hqk", grad[span], _repeated(value[seen], query))
-        by_score = weights * (by_weight - (grad[span] * attended[span]).sum(-1).t()[..., None]) * scale
-        of_keys = torch.einsum("hqk,qhd->khd", by_score, query[span]), torch.einsum("hqk,qhd->khd", weights, grad[span])
-        of_query = torch.einsum("hqk,khd->qhd", by_score, _repeated(key[seen], query))
-        of_key, of_value = (part.view(len(part), key.shape[1], -1, part.shape[2]).sum(2) for part in of_keys)
-        parts.append((of_query, of_key, of_value))
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
-
-
-def _scores(query: Tensor, key: Tensor, is_causal: bool, scale: float) -> Tensor:
-    """[l, H, D] and [k, heads, D] -> [H, l, k]."""
-    scores = torch.einsum("qhd,khd->hqk", query, _repeated(key, query)) * scale
-    if is_causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-    return scores
-
-
-def _repeated(states: Tensor, query: Tensor) -> Tensor:
-    """Keys or values once per query head."""
-    return states.repeat_interleave(query.shape[1] // states.shape[1], 1)
+    return flat(query), flat(key), flat(value)

@@ -107,7 +107,8 @@ class Updater:
         sync_steps = config.ref_model_sync_steps
         if self._reference is not None and sync_steps and self._num_steps % sync_steps == 0:
             self.refresh_reference()
-        return {**average(rows), "lr": rate}
+        compiled = {"update/compiled": float(self._policy.num_compiled)} if self._policy.compiles else {}
+        return {**average(rows), "lr": rate, **compiled}
 
     def refresh_reference(self) -> None:
         """The policy as it is now becomes the reference of the KL term."""

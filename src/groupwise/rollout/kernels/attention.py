@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from groupwise.rollout.slots import Slots
 
 BLOCK, WARPS, STAGES = 64, 4, 3
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Queries in a tile; 16 is the least a tensor core takes.
 LEAST_TILE, LARGEST_TILE = 16, 32
 
@@ -38,15 +39,14 @@ def attend(slots: Slots, layer: int, query: Tensor, key: Tensor, value: Tensor, 
     marks = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=query.device)
     prompt_programs = slots.grid_slots * chunks * slots.prompt_splits
     _attend_partly[(prompt_programs + rows * slots.own_splits, kv_heads)](
-        query, key, value,
-        slots.prompt_keys[layer], slots.prompt_values[layer], slots.own_keys[layer], slots.own_values[layer],
-        slots.slot_start, slots.slot_length, slots.members, slots.count, slots.live,
-        sums, marks, scale,
+        query, key, value, slots.addresses,
+        layer * slots.prompt_keys.stride(0), layer * slots.own_keys.stride(0), slots.slot_start, slots.slot_length,
+        slots.members, slots.count, slots.live, sums, marks, scale,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         slots.own_keys.shape[2], prompt_programs, members,
         CHUNKS=chunks, PROMPT_SPLITS=slots.prompt_splits, OWN_SPLITS=slots.own_splits, KV_HEADS=kv_heads,
         SHARED=shared, TILE=tile, WIDTH=width, PADDED=_power(width), BLOCK=BLOCK,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        TYPE=_TYPES[slots.own_keys.dtype], PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=WARPS, num_stages=STAGES if query.element_size() == 2 else 1,
     )  # fmt: skip
     attended = torch.empty(rows, heads, 1, width, dtype=query.dtype, device=query.device)
@@ -62,16 +62,21 @@ def _power(number: int) -> int:
 
 
 @triton.jit
+def _layer_at(address, offset, TYPE: tl.constexpr):
+    """Where a layer begins in a store: a multiple of 16 bytes, said aloud so that accesses are as wide."""
+    return tl.multiple_of(tl.load(address).to(tl.pointer_type(TYPE)) + offset, 16)
+
+
+@triton.jit
 def _attend_partly(
-    query, new_key, new_value,
-    prompt_keys, prompt_values, own_keys, own_values,
-    slot_start, slot_length, members, count, live,
-    sums, marks, scale,
+    query, new_key, new_value, addresses,
+    prompt_layer, own_layer, slot_start, slot_length,
+    members, count, live, sums, marks, scale,
     query_row, query_head, key_row, key_head, value_row, value_head,
     own_capacity, prompt_programs, num_members,
     CHUNKS: tl.constexpr, PROMPT_SPLITS: tl.constexpr, OWN_SPLITS: tl.constexpr, KV_HEADS: tl.constexpr,
     SHARED: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     program, head = tl.program_id(0), tl.program_id(1)
     place, column = tl.arange(0, TILE), tl.arange(0, PADDED)
@@ -87,7 +92,8 @@ def _attend_partly(
         last_member = tl.where(length > 0, num_members, 0)
         listed = (member < last_member) & (place < TILE // SHARED * SHARED)
         row = tl.load(members + slot * num_members + member, mask=listed, other=-1).to(tl.int64)
-        keys, values = prompt_keys, prompt_values
+        keys = _layer_at(addresses, prompt_layer, TYPE)
+        values = _layer_at(addresses + 1, prompt_layer, TYPE)
         base = tl.load(slot_start + slot).to(tl.int64)
         stretch = tl.cdiv(tl.cdiv(length, PROMPT_SPLITS), BLOCK) * BLOCK
         part_of_row = split
@@ -99,7 +105,8 @@ def _attend_partly(
         # The newest token is not in the cache yet: it comes from registers.
         length = tl.where(is_live, tl.maximum(tl.load(count + owner) - 1, 0), 0)
         row = tl.where((place < SHARED) & is_live, owner, -1)
-        keys, values = own_keys, own_values
+        keys = _layer_at(addresses + 2, own_layer, TYPE)
+        values = _layer_at(addresses + 3, own_layer, TYPE)
         base = owner * own_capacity
         stretch = tl.cdiv(tl.cdiv(length, OWN_SPLITS), BLOCK) * BLOCK
         part_of_row = PROMPT_SPLITS + split
@@ -119,8 +126,8 @@ def _attend_partly(
             k = tl.load(new_key + owner * key_row + head * key_head + column, mask=in_width, other=0.0)
             v = tl.load(new_value + owner * value_row + head * value_head + column, mask=in_width, other=0.0)
             place_in_cache = (base + length) * token_stride + head * WIDTH + column
-            tl.store(own_keys + place_in_cache, k, mask=in_width)
-            tl.store(own_values + place_in_cache, v, mask=in_width)
+            tl.store(keys + place_in_cache, k, mask=in_width)
+            tl.store(values + place_in_cache, v, mask=in_width)
             largest = tl.sum(queries.to(tl.float32) * k[None].to(tl.float32), 1) * scale
             total += 1.0
             weighted += v[None].to(tl.float32)
