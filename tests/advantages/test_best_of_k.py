@@ -31,6 +31,13 @@ def test_grpo_passk_is_the_lead_of_the_best(rows, divide):
     torch.testing.assert_close(advantages, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_grpo_passk_of_equal_scores_is_zero_with_no_epsilon_too(epsilon):
+    # b: 0, 0, 3: mean 1, squares 1 + 1 + 4 = 6, over 2: std sqrt(3).
+    advantages = advantages_from_scores(f64([7, 7, 7, 0, 3, 0]), list("aaabbb"), "grpo_passk", epsilon=epsilon)
+    torch.testing.assert_close(advantages, f64([0, 0, 0, 0, 3 / (math.sqrt(3) + epsilon), 0]), rtol=1e-15, atol=0)
+
+
 def test_grpo_passk_refuses_a_label_with_one_answer_by_name():
     with pytest.raises(BadValueError, match=r"at least 2 answers per prompt, but 'b' has 1; sample more"):
         advantages_from_scores([1.0, 2.0, 3.0], list("aab"), "grpo_passk")

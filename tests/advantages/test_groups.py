@@ -124,6 +124,14 @@ def test_order_lists_the_rows_group_by_group():
     assert groups.spread(f64([1.0, 2.0, 3.0])).tolist() == [1.0, 2.0, 1.0, 3.0, 2.0]
 
 
+@pytest.mark.parametrize("num_groups", [2**16, 2**16 + 1])
+def test_the_order_is_right_however_many_groups_there_are(num_groups):
+    # Every label once, then the last and the first again.
+    labels = [*range(num_groups), num_groups - 1, 0]
+    assert Groups.of(labels).order[:4].tolist() == [0, num_groups + 1, 1, 2]
+    assert Groups.of(labels).order[-2:].tolist() == [num_groups - 1, num_groups]
+
+
 def test_taking_rows_drops_empty_groups_and_remembers_the_labelled_sizes():
     groups = Groups.of(["a", "b", "a", "c", "b"]).take(torch.tensor([False, True, False, True, True]))
     assert groups.labels == ["b", "c"]
@@ -161,6 +169,7 @@ def test_a_grouping_can_move_between_devices():
 
 def test_the_copy_to_a_gpu_is_from_pinned_memory_and_does_not_wait(monkeypatch):
     calls = []
+    move = torch.Tensor.to
 
     def pin(tensor):
         calls.append("pin")
@@ -168,12 +177,24 @@ def test_the_copy_to_a_gpu_is_from_pinned_memory_and_does_not_wait(monkeypatch):
 
     def to(tensor, device, non_blocking=False):
         calls.append((device.type, non_blocking))
-        return tensor
+        return move(tensor, "cpu")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", to)
     assert groups_module._to_device(np.array([1, 2]), torch.device("cuda")).tolist() == [1, 2]
     assert calls == ["pin", ("cuda", True)]
+    calls.clear()
+    groups = Groups.of(["b", "a", "b", "c", "a"], device="cuda")
+    assert calls == ["pin", ("cuda", True)]
+    assert (groups.ids.tolist(), groups.sizes.tolist()) == ([0, 1, 0, 2, 1], [2, 2, 1])
+    assert (groups.order.tolist(), groups.starts.tolist()) == ([0, 2, 1, 4, 3], [0, 2, 4])
+
+
+@pytest.mark.parametrize("labels", ["a", "aab", "abcde", "aabbccd"])
+def test_every_table_of_a_grouping_begins_at_a_multiple_of_16_bytes(labels):
+    groups = Groups.of(list(labels))
+    tables = (groups.ids, groups.sizes, groups.order, groups.starts)
+    assert all(table.is_contiguous() and table.storage_offset() % 2 == 0 for table in tables)
 
 
 @pytest.mark.parametrize("index", [["a"], ["a", "b", "c"], Groups.of(["a"])])

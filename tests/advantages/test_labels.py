@@ -64,6 +64,50 @@ def test_uuids_group_by_value_not_by_object():
     assert ids(np.array([first, other, again], dtype=object)) == [0, 1, 0]
 
 
+def uid(text):
+    """Always an object of its own."""
+    return "".join(list(text))
+
+
+@pytest.mark.parametrize("make", [list, lambda labels: np.array(labels, dtype=object)])
+def test_runs_of_one_object_are_seen_once_and_change_nothing(make):
+    first, second, again = uid("prompt 1"), uid("prompt 2"), uid("prompt 1")
+    assert first is not again
+    labels = make([first, first, second, second, second, again, first, second])
+    numbers, names = number_labels(labels)
+    assert numbers.tolist() == [0, 0, 1, 1, 1, 0, 0, 1]
+    assert (names[0] is first, names[1] is second) == (True, True)
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_a_strided_index_is_read_where_it_stands(step):
+    names = [uid(f"prompt {row // 3}") for row in range(20)]
+    index = np.array(names, dtype=object)[::step]
+    assert ids(index) == ids(list(names)[::step])
+    assert ids(np.arange(20)[::step] // 3) == ids((np.arange(20)[::step] // 3).tolist())
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, "U1", "S1"])
+def test_equal_neighbours_of_an_array_are_one_label(dtype):
+    index = np.array([1, 1, 0, 0, 0, 1]).astype(dtype)
+    numbers, names = number_labels(index)
+    assert numbers.tolist() == [0, 0, 1, 1, 1, 0]
+    assert names == [index[0].item(), index[2].item()]
+
+
+def test_a_label_is_refused_by_its_row_whatever_runs_stand_before_it():
+    nan, unhashable = float("nan"), ["b"]
+    for make in (list, lambda labels: np.fromiter(labels, dtype=object)):
+        with pytest.raises(BadValueError, match=r"index\[4\] is nan"):
+            number_labels(make(["a", "a", "a", "b", nan, nan]))
+        with pytest.raises(BadValueError, match=r"index\[3\] is the list \['b'\]"):
+            number_labels(make(["a", "a", "a", unhashable, unhashable]))
+        tensor = torch.tensor(7)
+        assert ids(make([tensor, tensor, 7, torch.tensor(8)])) == [0, 0, 0, 1]
+        with pytest.raises(BadValueError, match=r"index\[2\] is nan"):
+            number_labels(make([tensor, tensor, torch.tensor(nan)]))
+
+
 def test_labels_of_any_size_need_no_table_of_that_size():
     numbers, names = number_labels(np.array([10**12, -5, 10**12, 2**62]))
     assert numbers.tolist() == [0, 1, 0, 2]

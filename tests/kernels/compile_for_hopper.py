@@ -9,20 +9,21 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from groupwise.advantages.kernels import rows, scan, statistics
+from groupwise.advantages.kernels import columns, rows, scan, statistics, whitening
 
 HOPPER = GPUTarget("cuda", 90, 32)
 GROUP = {"order": "*i64", "starts": "*i64", "sizes": "*i64"}
 STRIDES = {"num_tokens": "i32", "reward_stride": "i32", "value_stride": "i32", "mask_stride": "i32"}
 
 
-def machine_code(kernel, pointers, constants, num_warps):
+def machine_code(kernel, pointers, constants, num_warps, has_exp=False):
     names = kernel.arg_names
     signature = {name: pointers.get(name, "constexpr") for name in names}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
     options = {"num_warps": num_warps, "enable_fp_fusion": False}
     compiled = triton.compile(source, target=HOPPER, options=options)
-    assert "fma.rn.f64" not in compiled.asm["ptx"], f"{kernel} would round differently from the torch form"
+    # The exponential is a polynomial, fused wherever it runs.
+    assert has_exp or "fma.rn.f64" not in compiled.asm["ptx"], f"{kernel} would round differently from the torch form"
     return compiled.asm["cubin"]
 
 
@@ -40,10 +41,38 @@ def group_kernels():
     for width in (2, 8, 64, 1024):
         size = {"WIDTH": width, "LEVELS": width.bit_length() - 1}
         pointers = dict.fromkeys(("values", "lows", "rises", "squares"), "*fp64") | GROUP
-        yield statistics._moments, pointers, size, statistics._warps(width)
+        yield statistics._moments, pointers, size, statistics.warps(width)
         pointers = dict.fromkeys(("scores", "advantages", "eps"), "*fp64") | GROUP
         flags = {"DDOF": 1, "SCALED": True, "RAW_SINGLETONS": True}
-        yield statistics._relative, pointers, size | flags, statistics._warps(width)
+        yield statistics._relative, pointers, size | flags, statistics.warps(width)
+        yield statistics._lead, pointers, size | {"SCALED": True}, statistics.warps(width)
+
+
+def batch_kernels():
+    names = ("values", "whitened", "num_tokens", "variance_eps")
+    for width, lengths in itertools.product((2, 1024), ("*i64", "*fp64", None)):
+        pointers = dict.fromkeys(names, "*fp64") | {"lengths": lengths or "*fp64", "size": "i32"}
+        size = {"WIDTH": width, "LEVELS": width.bit_length() - 1, "HAS_LENGTHS": lengths is not None}
+        yield whitening._whiten, pointers, size, statistics.warps(width)
+
+
+def baseline_kernels():
+    names = ("to_go", "energy", "lengths", "poison")
+    strides = dict.fromkeys(
+        ("reward_stride", "mask_stride", "log_prob_stride", "square_stride", "weight_stride"), "i32"
+    )
+    for dtype, mask in (("*fp32", "*i64"), ("*bf16", "*u8")):
+        for failed, rho in itertools.product((True, False), repeat=2):
+            pointers = dict.fromkeys(("rewards", "log_probs", "squares", "weights", "finished"), dtype)
+            pointers |= (
+                dict.fromkeys(names, "*fp64") | {"mask": mask, "takes_part": "*u8", "num_tokens": "i32"} | strides
+            )
+            flags = {"HAS_FAILED": failed, "HAS_RHO": rho, "BLOCK": columns.WALK_BLOCK}
+            yield columns._walk_row, pointers, flags, columns.WALK_WARPS, True
+        for tail in (True, False):
+            pointers = dict.fromkeys((*names, "epsilon"), "*fp64") | GROUP | {"advantages": dtype, "num_tokens": "i32"}
+            flags = {"ZERO_TAIL": tail, "BLOCK": columns.JUDGE_BLOCK}
+            yield columns._judge_columns, pointers, flags, columns.JUDGE_WARPS
 
 
 def scan_kernels():
@@ -51,10 +80,11 @@ def scan_kernels():
         for has_values, has_baseline, plain in itertools.product((True, False), repeat=3):
             pointers = dict.fromkeys(("rewards", "values", "baselines", "returns"), dtype)
             pointers |= {"mask": mask, "advantages": "*fp64", "constants": "*fp64", **STRIDES}
-            flags = {"HAS_VALUES": has_values, "HAS_BASELINE": has_baseline, "PLAIN_SUM": plain, "BLOCK": scan.BLOCK}
-            yield scan._scan_row, pointers, flags, scan.WARPS
+            flags = {"HAS_VALUES": has_values, "HAS_BASELINE": has_baseline, "PLAIN_SUM": plain}
+            yield scan._scan_row, pointers, flags | {"BLOCK": scan.BLOCK}, scan.WARPS
 
 
 if __name__ == "__main__":
-    compiled = [machine_code(*form) for form in itertools.chain(row_kernels(), group_kernels(), scan_kernels())]
+    forms = (row_kernels(), group_kernels(), batch_kernels(), scan_kernels(), baseline_kernels())
+    compiled = [machine_code(*form) for form in itertools.chain(*forms)]
     print(f"{len(compiled)} forms compiled")

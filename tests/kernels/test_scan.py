@@ -62,6 +62,33 @@ def test_a_response_token_that_is_not_finite_makes_its_row_nan(poison, where, de
         assert got[[0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (0.9, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize("token", [0, 700, 1499])
+def test_without_values_a_reward_that_is_not_finite_makes_its_row_nan_wherever_it_stands(
+    poison, factors, token, device
+):
+    rewards, mask = torch.randn(3, 1500, device=device), torch.ones(3, 1500, device=device)
+    mask[:, 30:60] = 0
+    rewards[1, token] = rewards[2, 40] = poison
+    for got in fused.backward_scan(rewards, None, None, mask, factors, F64):
+        assert got[1, mask[1] != 0].isnan().all()
+        assert (got[:, 30:60] == 0).all()
+        assert got[[0, 2]].isfinite().all()
+
+
+def test_equal_rewards_to_go_leave_nothing_over_an_equal_baseline(device):
+    # One reward per answer, at tokens of different blocks: every sum to go is that reward and nothing else.
+    rewards = torch.zeros(3, 2500, device=device)
+    rewards[[0, 1, 2], [3, 1500, 2499]] = 100.1
+    mask = (torch.arange(2500, device=device) <= torch.tensor([[3], [1500], [2499]], device=device)).long()
+    advantages, returns = fused.backward_scan(
+        rewards, None, torch.full((3,), 100.1, device=device), mask, (1.0, 1.0), F64
+    )
+    assert (advantages == 0).all()
+    assert (returns[mask != 0] == torch.tensor(100.1).double().item()).all()
+
+
 def test_strided_inputs_are_read_where_they_stand(device):
     wide = torch.randn(3, 200, device=device)
     mask = (torch.rand(3, 400, device=device) < 0.8)[:, ::2]

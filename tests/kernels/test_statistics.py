@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from groupwise.advantages import CONVENTIONS, Groups, group_relative
+from groupwise.advantages.best_of_k import grpo_passk
 from groupwise.advantages.kernels import statistics as fused
+from samples import same_bits
 
 # The interpreter computes with numpy, which warns where a GPU quietly gives NaN.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid|divide|overflow):RuntimeWarning")
@@ -42,6 +44,26 @@ def test_every_convention_has_the_bits_of_the_torch_form(name, sizes, scaled, de
     raw_singletons = row.singleton == "score"
     result = fused.group_relative(scores, groups, row.ddof, row.eps, scaled_here, raw_singletons)
     assert torch.equal(result.cpu(), group_relative(host_scores, host_groups, row, divide_by_std=scaled))
+
+
+@pytest.mark.parametrize("sizes", [[8] * 6, [2, 3, 5, 8, 13, 33], [2], [257, 4]])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("coarse", [True, False])
+def test_the_lead_of_the_best_has_the_bits_of_the_torch_form(sizes, scaled, coarse, device):
+    scores, groups, host_scores, host_groups = batch(sizes, device)
+    if coarse:
+        # Whole numbers: some groups have two that are best.
+        scores, host_scores = scores.round(), host_scores.round()
+    scores[-1] = host_scores[-1] = torch.nan
+    result = fused.best_over_second(scores, groups, 1e-6, scaled)
+    assert same_bits(result.cpu(), grpo_passk(host_scores, host_groups, norm_adv_by_std_in_grpo=scaled))
+
+
+def test_without_a_runner_up_there_is_no_lead(device):
+    scores = torch.tensor([3.0, 1.0, 1.0, 0.0, torch.nan], dtype=torch.float64, device=device)
+    groups = Groups.of(["alone", "tied", "tied", "tied", "broken"], device=device)
+    assert fused.best_over_second(scores, groups, 0.0, True)[:4].tolist() == [0.0] * 4
+    assert fused.best_over_second(scores, groups, 0.0, True)[4].isnan()
 
 
 def test_equal_scores_give_exactly_zero(device):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from groupwise.advantages import kernels
 from groupwise.advantages.groups import Groups, Table, pairwise_sum, square_root, sums_above
 from groupwise.errors import BadValueError
 from groupwise.types import Float64
@@ -32,6 +33,9 @@ def grpo_passk(
             "sample more (rollout.n) or use another estimator"
         )
     eps = 1e-6 if epsilon is None else epsilon
+    fused = kernels.best_over_second(scores, groups, eps, scaled=norm_adv_by_std_in_grpo)
+    if fused is not None:
+        return fused
     moments = groups.moments(scores)
     stds = moments.stds()
     advantages = torch.where(moments.deviations.isnan(), scores.new_tensor(torch.nan), 0.0)
@@ -42,9 +46,9 @@ def grpo_passk(
         best, second = table.values.gather(1, last), table.values.gather(1, last - 1)
         lead = (best - second)[:, 0]
         if norm_adv_by_std_in_grpo:
-            lead = lead / (stds[table.numbers] + eps)
+            lead = torch.where(lead > 0, lead / (stds[table.numbers] + eps), lead)
         winners = table.rows.gather(1, last)[:, 0]
-        advantages[winners] = torch.where(lead == 0, 0.0, lead)
+        advantages[winners] = lead
     return advantages
 
 

@@ -14,9 +14,10 @@ that group's statistics NaN and touches no other group.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,22 @@ class Moments:
 class Groups:
     """The grouping of a batch. Built once from labels, it serves any number of statistics.
 
-    ids: the group number of each row, counted in order of first appearance. sizes: answers per group.
-    labels: the label of each group, for messages. host_ids: `ids` in host memory. labelled_sizes: answers per group
-    before `take` left some out, so that a group shrunk by failures is not mistaken for one that was never sampled.
+    ids: the group number of each row, counted in order of first appearance. sizes: answers per group. order: the rows,
+    group by group, within a group as they stand in the batch. starts: where each group starts in `order`. labels: the
+    label of each group, for messages. host_*: the same in host memory, where looking at them never waits for a GPU.
+    labelled_sizes: answers per group before `take` left some out, so that a group shrunk by failures is not mistaken
+    for one that was never sampled.
     """
 
     ids: Int[Tensor, "B"]
     sizes: Int[Tensor, "G"]
+    order: Int[Tensor, "B"]
+    starts: Int[Tensor, "G"]
     labels: list[Hashable]
     host_ids: IntArray
+    host_sizes: IntArray
+    host_order: IntArray
+    host_starts: IntArray
     labelled_sizes: IntArray
 
     @classmethod
@@ -120,8 +128,10 @@ class Groups:
         cls, ids: IntArray, labels: list[Hashable], device: torch.device, labelled_sizes: IntArray | None = None
     ) -> Groups:
         sizes = np.bincount(ids, minlength=len(labels))
+        on_host = (ids, sizes, _order(ids, len(labels)), np.cumsum(sizes) - sizes)
         asked = sizes if labelled_sizes is None else labelled_sizes
-        return cls(_to_device(ids, device), _to_device(sizes, device), labels, ids, asked)
+        here, many, rows, starts = _together_to_device(on_host, device)
+        return cls(here, many, rows, starts, labels, *on_host, asked)
 
     @property
     def num_rows(self) -> int:
@@ -136,27 +146,9 @@ class Groups:
         return self.ids.device
 
     @cached_property
-    def host_sizes(self) -> IntArray:
-        """`sizes` in host memory: looking at it never waits for a GPU."""
-        return np.bincount(self.host_ids, minlength=self.num_groups)
-
-    @cached_property
-    def host_order(self) -> IntArray:
-        """The rows, group by group; within a group as they stand in the batch."""
-        ids = self.host_ids
-        if np.all(ids[1:] >= ids[:-1]):
-            return np.arange(len(ids))
-        return np.argsort(ids, kind="stable")
-
-    @cached_property
-    def order(self) -> Int[Tensor, "B"]:
-        """`host_order` on the device."""
-        return _to_device(self.host_order, self.device)
-
-    @cached_property
-    def starts(self) -> Int[Tensor, "G"]:
-        """Where each group starts in `order`, on the device."""
-        return _to_device(np.cumsum(self.host_sizes) - self.host_sizes, self.device)
+    def largest(self) -> int:
+        """The number of answers of the largest group."""
+        return int(self.host_sizes.max(initial=0))
 
     def to(self, device: torch.device | str) -> Groups:
         device = torch.device(device)
@@ -177,7 +169,7 @@ class Groups:
 
     def a_few_at_a_time(self, num_rows: int) -> Iterator[tuple[Int[Tensor, "S"] | slice, Groups]]:
         """Whole groups of about `num_rows` rows together: which rows they are, and their grouping."""
-        step_of_group = (np.cumsum(self.host_sizes) - self.host_sizes) // num_rows
+        step_of_group = self.host_starts // num_rows
         steps = np.unique(step_of_group)
         if len(steps) == 1:
             yield slice(None), self
@@ -197,7 +189,7 @@ class Groups:
 
         Places past the end of a group hold `num_rows`.
         """
-        sizes, starts = self.host_sizes, np.cumsum(self.host_sizes) - self.host_sizes
+        sizes, starts = self.host_sizes, self.host_starts
         order = np.append(self.host_order, self.num_rows)
         # frexp(n - 1) has the exponent of the power of two at or above n; 0 for a group of one, whose width is 1.
         widths = 2 ** np.frexp(np.maximum(sizes - 1, 0))[1].astype(np.int64)
@@ -273,6 +265,26 @@ def sorted_sum(values: Float64[Tensor, "B"]) -> Float64[Tensor, ""]:
     width = 1 << max(values.numel() - 1, 0).bit_length()
     table = pad(values.sort().values, (0, width - values.numel()))
     return pairwise_sum(table[None])[0]
+
+
+def _order(ids: IntArray, num_groups: int) -> IntArray:
+    """The rows, group by group; within a group as they stand."""
+    if np.all(ids[1:] >= ids[:-1]):
+        return np.arange(len(ids))
+    # Of 16 bits numpy sorts by counting, ten times as fast.
+    return np.argsort(ids.astype(np.uint16) if num_groups <= 1 << 16 else ids, kind="stable")
+
+
+def _together_to_device(arrays: Sequence[IntArray], device: torch.device) -> list[Tensor]:
+    """In one copy. Each begins at a multiple of 16 bytes, as every tensor of its own does: a kernel would be compiled
+    a second time for one that does not."""
+    lengths = [len(array) for array in arrays]
+    starts = [0, *accumulate(length + length % 2 for length in lengths)]
+    packed = np.empty(starts[-1], np.int64)
+    for array, start, length in zip(arrays, starts, lengths, strict=False):
+        packed[start : start + length] = array
+    moved = _to_device(packed, device)
+    return [moved[start : start + length] for start, length in zip(starts, lengths, strict=False)]
 
 
 def _to_device(array: np.ndarray[Any, np.dtype[Any]], device: torch.device) -> Tensor:

@@ -80,8 +80,7 @@ def gpg(
     """
     if f_norm == 0:
         raise BadValueError("f_norm=0 would divide every advantage by zero; use 1.0 for no normalisation")
-    alone = groups.spread(groups.sizes == 1)
-    deviations = torch.where(alone, scores, groups.moments(scores).deviations)
+    deviations = group_relative(scores, groups, CONVENTIONS["verl"], divide_by_std=False)
     counted = ~deviations.isnan()
     num_informative = (counted & (scores != 0)).sum().clamp_min(1)
     factor = counted.sum().double() / num_informative if alpha is None else alpha
@@ -95,8 +94,7 @@ def reinforce_plus_plus_baseline(
 
     Every answer weighs as many tokens as it has. Alone: the mean counts as 0 (verl).
     """
-    alone = groups.spread(groups.sizes == 1)
-    deviations = torch.where(alone, scores, groups.moments(scores).deviations)
+    deviations = group_relative(scores, groups, CONVENTIONS["verl"], divide_by_std=False)
     return whiten_answers(deviations, lengths)
 
 

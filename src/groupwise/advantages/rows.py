@@ -25,10 +25,10 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def sum_rewards(rewards: Shaped[Tensor, "B R"]) -> Float64[Tensor, "B"]:
     """The score of each answer. Infinite scores become NaN: neither can be compared with anything."""
-    summed = kernels.sum_rewards(rewards)
-    if summed is None:
-        summed = rewards.sum(dim=1, dtype=_accumulator(rewards.dtype))
-    return as_scores(summed)
+    fused = kernels.sum_rewards(rewards)
+    if fused is not None:
+        return fused
+    return as_scores(rewards.sum(dim=1, dtype=_accumulator(rewards.dtype)))
 
 
 def as_scores(scores: Shaped[Tensor, "B"]) -> Float64[Tensor, "B"]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.advantages import kernels
 from groupwise.advantages.groups import Groups
 from groupwise.advantages.outcome_api import Index, Pair
 from groupwise.advantages.recurrences import rewards_to_go
@@ -33,8 +34,6 @@ from groupwise.advantages.rows import (
 )
 from groupwise.advantages.scores import Flags, as_row_mask
 from groupwise.types import Bool, Float64, Int
-
-_Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -86,20 +85,32 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     return _advantages(inputs, index, failed, _Rules(handle_zero_tail, epsilon, skip_gaps=True))
 
 
-def _advantages(inputs: _Inputs, index: Index, failed: Flags | None, rules: _Rules) -> Pair:
+def _advantages(inputs: kernels.TokenInputs, index: Index, failed: Flags | None, rules: _Rules) -> Pair:
     rewards, response_mask, log_probs, sum_pi_squared, rho = inputs
     others = {"old_log_probs": log_probs, "sum_pi_squared": sum_pi_squared, "rollout_is_weights": rho}
     check_tokens(rewards, response_mask, **others)
-    mask = as_mask(response_mask)
-    takes_part = torch.ones_like(mask[:, :1]).any(1) if failed is None else ~as_row_mask("failed", failed, mask)
-    mask = mask & takes_part[:, None]
+    takes_part = None if failed is None else ~as_row_mask("failed", failed, response_mask)
+    groups = Groups.of(index, len(rewards), rewards.device)
     dtype = result_dtype(rewards, response_mask)
+    if not rules.skip_gaps:
+        tail = rules.handle_zero_tail
+        fused = kernels.token_baselines(inputs, takes_part, groups, rules.epsilon, dtype, handle_zero_tail=tail)
+        if fused is not None:
+            return fused
+    everyone = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
+    return _in_steps(inputs, everyone if takes_part is None else takes_part, groups, rules, dtype)
+
+
+def _in_steps(
+    inputs: kernels.TokenInputs, takes_part: Bool[Tensor, "B"], groups: Groups, rules: _Rules, dtype: torch.dtype
+) -> Pair:
+    rewards, response_mask, log_probs, sum_pi_squared, rho = inputs
+    mask = as_mask(response_mask) & takes_part[:, None]
     advantages, finished = (empty(mask.shape, dtype, mask.device) for _ in range(2))
-    groups = Groups.of(index, len(mask), mask.device)
-    for rows, part in groups.a_few_at_a_time(rows_in_a_step(mask)):
+    for rows, few in groups.a_few_at_a_time(rows_in_a_step(mask)):
         returns = rewards_to_go(rewards[rows], mask[rows])
         energy = spent_energy(log_probs[rows], sum_pi_squared[rows], None if rho is None else rho[rows], mask[rows])
-        judged = _judge(returns, energy, mask[rows], takes_part[rows], part, rules)
+        judged = _judge(returns, energy, mask[rows], takes_part[rows], few, rules)
         advantages[rows] = only_counted(judged.to(dtype), mask[rows])
         finished[rows] = returns.to(dtype)
     return advantages, finished

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from groupwise.advantages import kernels
 from groupwise.advantages.groups import sorted_sum
 from groupwise.advantages.rows import empty, rows_at_a_time
 from groupwise.errors import GroupwiseWarning
@@ -23,6 +24,12 @@ _VARIANCE_EPS = 1e-8
 
 def whiten_answers(values: Float64[Tensor, "B"], lengths: Num[Tensor, "B"] | None = None) -> Float64[Tensor, "B"]:
     """Whiten one value per answer as if it stood at each of the answer's `lengths` tokens (None: one token each)."""
+    fused = kernels.whiten_answers(values, lengths, _VARIANCE_EPS)
+    if fused is not None:
+        whitened, num_tokens = fused
+        # Too few are zeros already; what is left is the warning.
+        _too_few(num_tokens)
+        return whitened
     finite = ~values.isnan()
     weights = finite.double() if lengths is None else lengths * finite.double()
     # Whole numbers: exact in any order.

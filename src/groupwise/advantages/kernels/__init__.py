@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 # A group is sorted by one block of threads, in registers. Larger groups are rare, and torch sorts them well.
 LARGEST_GROUP = 2048
+# Likewise a whole batch, for whitening; the kernel for a larger one takes longer to compile than it will ever save.
+LARGEST_BATCH = 1024
+# Rewards, mask, log-probabilities, sums of squared probabilities, rollout weights: all [B, T].
+TokenInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 def sum_rewards(rewards: Tensor) -> Tensor | None:
@@ -48,6 +52,32 @@ def group_relative(
     return fused.group_relative(scores, groups, ddof, eps, scaled, raw_singletons) if fused else None
 
 
+def best_over_second(scores: Tensor, groups: Groups, eps: float, *, scaled: bool) -> Tensor | None:
+    """`best_of_k.grpo_passk`."""
+    fused = _kernels("statistics", scores, groups)
+    return fused.best_over_second(scores, groups, eps, scaled) if fused else None
+
+
+def whiten_answers(values: Tensor, lengths: Tensor | None, variance_eps: float) -> tuple[Tensor, Tensor] | None:
+    """`whitening.whiten_answers`, and the number of tokens it was over; for batches that one program can sort."""
+    fused = _kernels("whitening", values) if len(values) <= LARGEST_BATCH else None
+    return fused.whiten_answers(values, lengths, variance_eps) if fused else None
+
+
+def token_baselines(
+    tokens: TokenInputs,
+    takes_part: Tensor | None,
+    groups: Groups,
+    epsilon: float,
+    dtype: torch.dtype,
+    *,
+    handle_zero_tail: bool,
+) -> tuple[Tensor, Tensor] | None:
+    """`token_baselines` where position t is column t: advantages and returns."""
+    fused = _kernels("columns", tokens[0])
+    return fused.token_baselines(tokens, takes_part, groups, epsilon, dtype, handle_zero_tail) if fused else None
+
+
 def backward_scan(
     rewards: Tensor,
     values: Tensor | None,
@@ -64,8 +94,13 @@ def backward_scan(
 def _kernels(name: str, like: Tensor, groups: Groups | None = None) -> Any:
     if not like.is_cuda or not like.numel() or not _has_triton():
         return None
-    if groups is not None and groups.host_sizes.max() > LARGEST_GROUP:
+    if groups is not None and groups.largest > LARGEST_GROUP:
         return None
+    return _module(name)
+
+
+@lru_cache
+def _module(name: str) -> Any:
     return import_module(f"groupwise.advantages.kernels.{name}")
 
 

@@ -1,8 +1,12 @@
 """The backward recurrence over tokens as one pass: a program walks one row from its end, a block of tokens at a time.
 
-With S the discounted sum over the later response tokens, GAE is A_t = r_t - V_t + S_t and S_t = c_next + gamma
-lam S_next, c = gamma lam r + gamma (1 - lam) V: a linear recurrence whose terms need no value from another
-token, so a block is an associative scan and blocks are joined by one number.
+Without values the recurrence is A_t = r_t + gamma lam A_next: an associative scan over a block of tokens, and blocks
+are joined by one number. With values, S the discounted sum over the later response tokens, GAE is A_t = r_t - V_t +
+S_t and S_t = c_next + gamma lam S_next, c = gamma lam r + gamma (1 - lam) V: again a linear recurrence whose terms
+need no value from another token.
+
+Rewards are loaded whether they count or not, and what does not count is dropped after: a load that waits for no mask
+is wide, and all loads of a block are in flight together.
 """
 
 from __future__ import annotations
@@ -84,37 +88,44 @@ def _scan_row(
     returns += row * num_tokens
     decay = tl.load(constants)
     value_share = tl.load(constants + 1)
-    later = decay - decay
-    baseline = decay - decay
+    later = tl.full((), 0.0, tl.float64)
+    baseline = later
     if HAS_BASELINE:
         baseline = tl.load(baselines + row).to(tl.float64)
     # Not finite anywhere among the response tokens: x - x is then NaN.
     poison = baseline - baseline
     num_blocks = tl.cdiv(num_tokens, BLOCK)
     for done in range(num_blocks):
-        token = (num_blocks - 1 - done) * BLOCK + tl.arange(0, BLOCK)
+        first = (num_blocks - 1 - done) * BLOCK
+        token = first + tl.arange(0, BLOCK)
         inside = token < num_tokens
         here = tl.load(mask + token, mask=inside, other=0) != 0
-        reward = tl.load(rewards + token, mask=here, other=0).to(tl.float64)
-        has_next = token + 1 < num_tokens
-        is_next = tl.load(mask + token + 1, mask=has_next, other=0) != 0
-        next_term = decay * tl.load(rewards + token + 1, mask=is_next, other=0).to(tl.float64)
-        value = tl.zeros((BLOCK,), tl.float64)
+        reward = tl.where(here, tl.load(rewards + token, mask=inside, other=0), 0).to(tl.float64)
         if HAS_VALUES:
-            value = tl.load(values + token, mask=here, other=0).to(tl.float64)
+            value = tl.where(here, tl.load(values + token, mask=inside, other=0), 0).to(tl.float64)
+            poison += tl.sum((reward - reward) + (value - value))
+            is_next = tl.load(mask + token + 1, mask=token + 1 < num_tokens, other=0) != 0
+            next_term = decay * tl.load(rewards + token + 1, mask=is_next, other=0).to(tl.float64)
             next_term += value_share * tl.load(values + token + 1, mask=is_next, other=0).to(tl.float64)
-        if PLAIN_SUM:
-            sums = tl.cumsum(next_term, reverse=True) + later
-        else:
             decays, sums = tl.associative_scan((tl.where(is_next, decay, 1.0), next_term), 0, _join, reverse=True)
             sums += decays * later
-        later = tl.sum(tl.where(token == (num_blocks - 1 - done) * BLOCK, sums, 0.0))
-        poison += tl.sum((reward - reward) + (value - value))
-        raw = (reward - value) + sums
+            raw = (reward - value) + sums
+            result = raw + value
+        else:
+            if PLAIN_SUM:
+                sums = tl.cumsum(reward, reverse=True) + later
+            else:
+                decays, sums = tl.associative_scan((tl.where(here, decay, 1.0), reward), 0, _join, reverse=True)
+                sums += decays * later
+            raw, result = sums, sums
+        later = tl.sum(tl.where(token == first, sums, 0.0))
         judged = rounded(tl.where(here, raw - baseline, 0.0), advantages.dtype.element_ty)
-        returned = rounded(tl.where(here, raw + value, 0.0), returns.dtype.element_ty)
+        returned = rounded(tl.where(here, result, 0.0), returns.dtype.element_ty)
         tl.store(advantages + token, judged, mask=inside)
         tl.store(returns + token, returned, mask=inside)
+    if not HAS_VALUES:
+        # The sum to go of the first token has met every reward, and what is not finite stays so.
+        poison += later - later
     if poison != 0:
         for done in range(num_blocks):
             token = done * BLOCK + tl.arange(0, BLOCK)
