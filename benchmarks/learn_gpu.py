@@ -5,10 +5,11 @@
     python benchmarks/learn_gpu.py --model FILE.gguf --export FOLDER       # only make the folder both sides load
     python benchmarks/learn_gpu.py --model FOLDER --device cpu --prompts 2 --n 4 --seconds 60 --held-out 8
 
-Both sides learn from the same questions with the same reward (1 for the right number, else 0), the same batch, learning
-rate, AdamW, clipping and loss (GRPO, no KL), from the same weights. A .gguf file is first turned into a folder of
-bfloat16 weights. Ours trains them with float32 weights beside them, TRL loads them as float32 and computes in bfloat16:
-the same precision. Neither computes layers twice (`--checkpoints` turns that on for both).
+Both sides learn from the same questions with the same reward (1 for the right number, for another up to a half by its
+digits in place), the same batch, learning rate, AdamW, clipping and loss (GRPO, no KL), from the same weights. A .gguf
+file is first turned into a folder of bfloat16 weights. Ours trains them with float32 weights beside them, TRL loads
+them as float32 and computes in bfloat16: the same precision. Neither computes layers twice (`--checkpoints` turns that
+on for both).
 
 The clock starts when a side has its model; loading is shown apart. It counts the first evaluation, which compiles what
 training needs, and every step; not the evaluations after it. Accuracy is that of the likeliest answer.
@@ -59,7 +60,8 @@ def main() -> None:
                 child = [sys.executable, __file__, "--model", str(model), "--child", side, "--order", order]
                 found[name, seed, side] = run_child(child, arguments.seconds + ALLOWANCE)
                 print(f"{name}, {side}, seed {seed}: {json.dumps(found[name, seed, side])}", flush=True)
-    publish_results(found, arguments)
+        # After every family: what is measured is kept, whatever ends the next one.
+        publish_results(found, arguments)
 
 
 def read_arguments() -> argparse.Namespace:

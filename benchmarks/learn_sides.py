@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from learn_tasks import read_rows, right
+from learn_tasks import close, read_rows, right
 from processes import tell
 from step_sides import clock_of, peak_bytes
 
@@ -111,7 +111,7 @@ def ours(order: Order) -> None:
             max_response_length=order.answer_tokens,
         ),
         rollout=RolloutConfig(n=order.n),
-        reward=RewardConfig(function=f"{Path(__file__).with_name('learn_tasks.py')}:{right.__name__}"),
+        reward=RewardConfig(function=f"{Path(__file__).with_name('learn_tasks.py')}:{close.__name__}"),
         actor=ActorConfig(optim=OptimConfig(lr=order.learning_rate, lr_scheduler_type="constant", betas=BETAS)),
         trainer=TrainerConfig(seed=order.seed, total_training_steps=ENDLESS),
     )
@@ -178,7 +178,7 @@ def trl(order: Order) -> None:
         model=model,
         args=config,
         processing_class=tokenizer,
-        reward_funcs=right,
+        reward_funcs=close,
         train_dataset=Dataset.from_list(
             [{"prompt": row["prompt"], "answer": row["answer"]} for row in read_rows(order.train)]
         ),

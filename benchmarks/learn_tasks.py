@@ -69,5 +69,22 @@ def right(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) 
     return [float(number is not None and number == int(truth)) for number, truth in zip(told, answer, strict=True)]
 
 
+def close(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) -> list[float]:
+    """The reward: 1 for the right number; for another whole number half the share of its digits that stand where they
+    should, counted from the last; 0 for none."""
+    return [
+        1.0 if is_right else 0.5 * _digits_in_place(answer_number(messages[0]["content"]), truth)
+        for is_right, messages, truth in zip(right(completions, answer), completions, answer, strict=True)
+    ]
+
+
+def _digits_in_place(number: Any, truth: str) -> float:
+    if number is None or number != int(number) or number < 0:
+        return 0.0
+    told = str(int(number))
+    same = sum(mine == true for mine, true in zip(reversed(told), reversed(truth), strict=False))
+    return same / max(len(told), len(truth))
+
+
 def _write(path: Path, family: ChatFamily, tasks: list[Task]) -> None:
     path.write_text("".join(json.dumps(family.row(task)) + "\n" for task in tasks), encoding="utf-8")
