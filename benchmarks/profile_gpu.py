@@ -34,11 +34,11 @@ WARM_STEPS, TIMED_STEPS = 2, 3
 DECODING_STEPS = 16
 SHOWN_KERNELS = 14
 KINDS = (
-    ("attention of decoding", r"_attend_partly|_merge"),
-    ("attention", r"flash|fmha|sdpa|cudnn"),
+    ("attention of decoding", r"_attend_partly|_merge$"),
+    ("attention", r"flash|fmha|sdpa|cudnn|_merge_parts"),
     ("sampling", r"_sum_blocks|_choose"),
     ("softmax of the head", r"_statistics|_to_gradient"),
-    ("optimizer", r"multi_tensor|[Aa]dam|foreach|lpnorm"),
+    ("optimizer", r"_add_up|multi_tensor|[Aa]dam|foreach|lpnorm"),
     ("matrix products", r"gemm|nvjet|cutlass|cublas|splitK|dot_kernel|reduce_1Block"),
     ("fused operations of the layers", r"triton_"),
     ("copies", r"[Mm]emcpy|[Mm]emset|copy|Cat|fill"),

@@ -82,6 +82,13 @@ def test_micro_batches_are_about_equally_full():
     assert max(sizes) - min(sizes) <= 28
 
 
+def test_groups_of_which_few_fit_into_a_micro_batch_are_spread_over_all_of_them():
+    # 16 groups of 28 tokens, of which 3 fit into 100: six micro-batches at least, and none of a single group.
+    answers = number_answers(random_groups([10] * 16, [[10, 10]] * 16))
+    sizes = [micro.input_ids.numel() for micro in pack(answers, 100, CPU)]
+    assert sorted(sizes) == [56, 56, 84, 84, 84, 84]
+
+
 def test_every_token_of_every_answer_stands_in_one_micro_batch():
     answers = number_answers(random_groups(PROMPTS, ANSWERS))
     counts = Counter(token for micro in pack(answers, 45, CPU) for token in micro.tokens.tolist())

@@ -121,7 +121,9 @@ def _source(path: str) -> tuple[str, dict[str, Any]]:
         if not file.is_file():
             raise BadValueError(f"model.path={path!r}: there is no such file")
         if find_spec("gguf") is None or find_spec("accelerate") is None:
-            raise BadValueError(f"model.path={path!r}: reading .gguf needs two more packages; pip install gguf accelerate")
+            raise BadValueError(
+                f"model.path={path!r}: reading .gguf needs two more packages; pip install gguf accelerate"
+            )
         return str(file.parent), {"gguf_file": file.name}
     looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
     folder = Path(path).expanduser()

@@ -29,6 +29,9 @@ _PREFILL_TOKENS = 16384
 # Steps between two looks at which rows have ended.
 _STEPS_PER_LOOK = 8
 
+# Few answers get fewer rows than there may be only where less than one row in so many would be used.
+_MOST_IDLE = 4
+
 Answers = Iterator[tuple[tuple[int, ...], tuple[float, ...]]]
 
 
@@ -115,6 +118,9 @@ class SlotDecoder:
 
     def _shape(self, lengths: Sequence[int], n: int, sampling: Sampling) -> Shape:
         rows = min(self._max_rows, 1 << (len(lengths) * n - 1).bit_length())
+        if rows * _MOST_IDLE >= self._max_rows:
+            # A form of the step is compiled for every number of rows: an evaluation makes do with that of training.
+            rows = self._max_rows
         pool = -(-sum(lengths) // 1024) * 1024
         if self._max_bytes is not None:
             places = self._max_bytes // self._dimensions.token_bytes

@@ -8,6 +8,7 @@ state is what it is with the answer alone. An answer's last token predicts nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,21 +102,37 @@ def pack(answers: Sequence[Answer], budget: int, device: torch.device, form: For
     """
     shared = form.build is not None
     units = sorted(_units(answers, budget, shared), key=lambda unit: max(answer.width for answer in unit))
-    costs = [_cost(unit) for unit in units]
-    share = sum(costs) / max(1, -(-sum(costs) // budget))
+    if not shared:
+        return [_own_rows(batch, device) for batch in _side_by_side(units, budget)]
+    few = _in_turn(units, budget, math.inf)
+    # As few as that, and none nearly empty.
+    even = _in_turn(units, budget, sum(map(_cost, units)) / max(1, len(few)))
+    return [_shared_rows(batch, device, form) for batch in (even if len(even) <= len(few) else few)]
+
+
+def _in_turn(units: Sequence[list[Answer]], budget: int, share: float) -> list[list[Answer]]:
+    """Units one after another into batches of at most `budget` tokens, and of about `share`."""
     batches: list[list[Answer]] = []
     held = passed = 0
-    for unit, cost in zip(units, costs, strict=True):
-        # Units come shortest first: in rows of their own, each is as wide as the newest.
-        width = held + cost if shared or not batches else (len(batches[-1]) + 1) * cost
-        is_due = shared and passed + cost / 2 > share * len(batches)
-        if not batches or width > budget or is_due:
+    for unit in units:
+        cost = _cost(unit)
+        if not batches or held + cost > budget or passed + cost / 2 > share * len(batches):
             batches.append([])
             held = 0
         batches[-1].extend(unit)
         held += cost
         passed += cost
-    return [_shared_rows(batch, device, form) if shared else _own_rows(batch, device) for batch in batches]
+    return batches
+
+
+def _side_by_side(units: Sequence[list[Answer]], budget: int) -> list[list[Answer]]:
+    """Answers in rows of their own, shortest first: each row is as wide as the newest."""
+    batches: list[list[Answer]] = []
+    for unit in units:
+        if not batches or (len(batches[-1]) + 1) * _cost(unit) > budget:
+            batches.append([])
+        batches[-1].extend(unit)
+    return batches
 
 
 def _cost(unit: Sequence[Answer]) -> int:

@@ -11,7 +11,7 @@ _TOKENS, _WARPS = 16, 4
 
 def merge(parts: tuple[Tensor, Tensor], part_sums: tuple[Tensor, Tensor], attended: Tensor, sums: Tensor) -> None:
     num_tokens, heads, width = attended.shape
-    _merge[(triton.cdiv(num_tokens, _TOKENS), heads)](
+    _merge_parts[(triton.cdiv(num_tokens, _TOKENS), heads)](
         *(part.contiguous() for part in parts), *(of_part.contiguous() for of_part in part_sums), attended, sums,
         num_tokens, attended.stride(0), attended.stride(1), sums.stride(0),
         HEADS=heads, WIDTH=width, PADDED=triton.next_power_of_2(width), TOKENS=_TOKENS, num_warps=_WARPS,
@@ -19,7 +19,7 @@ def merge(parts: tuple[Tensor, Tensor], part_sums: tuple[Tensor, Tensor], attend
 
 
 @triton.jit
-def _merge(
+def _merge_parts(
     first, second, first_sums, second_sums, attended, sums, num_tokens, token_stride, head_stride, sum_stride,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
