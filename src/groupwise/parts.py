@@ -172,13 +172,12 @@ def tokens_of(policy: Policy, task: Task, data: DataConfig) -> tuple[int, ...]:
             f"the prompt of {task.key!r} has {len(tokens)} tokens, more than "
             f"data.max_prompt_length={data.max_prompt_length}; raise it or remove the prompt"
         )
-    for room, what in ((policy.context, "context"), (policy.window, "attention window")):
-        if room is not None and len(tokens) + data.max_response_length > room:
-            raise BadValueError(
-                f"the prompt of {task.key!r} has {len(tokens)} tokens; with "
-                f"data.max_response_length={data.max_response_length} that is more than the model's {what} of {room}; "
-                "lower data.max_response_length or remove the prompt"
-            )
+    if policy.context is not None and len(tokens) + data.max_response_length > policy.context:
+        raise BadValueError(
+            f"the prompt of {task.key!r} has {len(tokens)} tokens; with "
+            f"data.max_response_length={data.max_response_length} that is more than the model's context of "
+            f"{policy.context}; lower data.max_response_length or remove the prompt"
+        )
     return tokens
 
 

@@ -2,11 +2,9 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
 
-from groupwise.errors import BadValueError
 from groupwise.policy.load import wrap
 from groupwise.policy.norms import widen_rms_norms
 from groupwise.policy.probe import head_is_plain
-from groupwise.rollout import EmbeddedEngine
 from tiny_models import EOS, tiny_policy, tiny_tokenizer
 
 
@@ -15,12 +13,9 @@ def test_models_with_positions_from_the_caller_pack(family):
     assert tiny_policy(family).packs
 
 
-def test_a_model_that_counts_positions_itself_does_not_pack_and_is_not_sampled_from():
+def test_a_model_that_counts_positions_itself_does_not_pack():
     config = BloomConfig(vocab_size=40, hidden_size=32, n_layer=2, n_head=4, eos_token_id=EOS, pad_token_id=0)
-    policy = wrap(BloomForCausalLM(config), tiny_tokenizer())
-    assert not policy.packs
-    with pytest.raises(BadValueError, match="BloomForCausalLM cannot be sampled from"):
-        EmbeddedEngine(policy, 4)
+    assert not wrap(BloomForCausalLM(config), tiny_tokenizer()).packs
 
 
 def test_the_shortest_view_of_any_layer_is_the_window():

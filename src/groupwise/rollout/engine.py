@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from groupwise.errors import BadValueError
+from groupwise.errors import BadValueError, GroupwiseWarning
 from groupwise.rollout.decode import Decoder
+from groupwise.rollout.generate_decode import decode_by_generate
 from groupwise.rollout.plain_layers import PlainLayers, has_plain_layers
 from groupwise.rollout.slot_decode import Answers, SlotDecoder
 from groupwise.types import Completion, Group, Prompt, Sampling
@@ -48,16 +50,11 @@ class EmbeddedEngine:
     def __init__(self, policy: Model, max_num_seqs: int, memory_share: float = 0.4) -> None:
         if max_num_seqs < 1:
             raise BadValueError(f"rollout.max_num_seqs={max_num_seqs}: at least one answer must fit")
-        if not policy.packs:
-            raise BadValueError(
-                f"{type(policy.model).__name__} cannot be sampled from: its layers do not take their attention from "
-                "the caller (no position ids, or an attention of its own)"
-            )
         self.policy = policy
         self.max_num_seqs = max_num_seqs
         self._slot_decoder: SlotDecoder | None = None
         self._is_plain = has_plain_layers(policy)
-        if policy.device.type == "cuda":
+        if policy.packs and policy.device.type == "cuda":
             total = torch.cuda.get_device_properties(policy.device).total_memory
             self._slot_decoder = SlotDecoder(policy, max_num_seqs, int(memory_share * total))
 
@@ -77,6 +74,10 @@ class EmbeddedEngine:
         ]
 
     def _run(self, prompts: list[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
+        if reason := self._why_slow(max(map(len, prompts)) + sampling.max_tokens):
+            name = type(self.policy.model).__name__
+            warnings.warn(f"{name} is sampled by its own generate, which is slow: {reason}", GroupwiseWarning, 3)
+            return decode_by_generate(self.policy, prompts, n, sampling, self.max_num_seqs)
         if self._slot_decoder is not None:
             return self._slot_decoder.run(prompts, n, sampling)
         layers = PlainLayers(self.policy.model.base_model) if self._is_plain else None
@@ -95,13 +96,21 @@ class EmbeddedEngine:
                 "temperature is 0 (greedy) or more, top_p above 0 and up to 1, top_k 0 (all) or more"
             )
         longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
-        total = len(longest.token_ids) + sampling.max_tokens
-        for bound, what in ((self.policy.context, "context"), (self.policy.window, "attention window")):
-            if bound is not None and total > bound:
-                raise BadValueError(
-                    f"prompt {longest.uid!r} has {len(longest.token_ids)} tokens; with {sampling.max_tokens} of answer "
-                    f"that is more than the model's {what} of {bound}; lower data.max_response_length"
-                )
+        total, context = len(longest.token_ids) + sampling.max_tokens, self.policy.context
+        if context is not None and total > context:
+            raise BadValueError(
+                f"prompt {longest.uid!r} has {len(longest.token_ids)} tokens; with {sampling.max_tokens} of answer "
+                f"that is more than the model's context of {context}; lower data.max_response_length"
+            )
+
+    def _why_slow(self, total: int) -> str:
+        """Why sequences of so many tokens cannot be decoded here; nothing where they can."""
+        window = self.policy.window
+        if not self.policy.packs:
+            return "its layers do not take their attention from the caller"
+        if window is not None and total > window:
+            return f"its layers see {window} tokens back, and an answer with its prompt may be longer"
+        return ""
 
     def _completion(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> Completion:
         reason = "stop" if token_ids[-1] in self.policy.eos_ids else "length"
