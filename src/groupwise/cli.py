@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from groupwise.errors import BadValueError, GroupwiseError, MissingFieldError, UnknownNameError, os_reason
-from groupwise.observe import printable, waiting
+from groupwise.observe import printable, waiting, warnings_as_lines
 
 app = typer.Typer(
     add_completion=False,
@@ -114,7 +114,8 @@ def main() -> None:
     # A program started with a stream closed has none; without this, the next file opened would stand in for it.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     try:
-        code = app(prog_name="groupwise", standalone_mode=False)
+        with warnings_as_lines(_say):
+            code = app(prog_name="groupwise", standalone_mode=False)
     except (BadValueError, UnknownNameError, MissingFieldError) as error:
         code = fail(str(error), BAD_INPUT)
     except UsageError as error:
@@ -135,9 +136,13 @@ def _loading() -> AbstractContextManager[None]:
 
 def fail(message: str, code: int) -> int:
     """One line, whatever the message says, and the code."""
+    _say(message)
+    return code
+
+
+def _say(message: str) -> None:
     with suppress(OSError):
         print(f"groupwise: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
-    return code
 
 
 def _flush() -> None:

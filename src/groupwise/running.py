@@ -16,7 +16,7 @@ from groupwise.errors import BadValueError, TrainingStoppedError, os_reason, unw
 from groupwise.evaluation import EVALUATION_STEP, evaluate
 from groupwise.inspect import write_report
 from groupwise.loop import train
-from groupwise.observe import Console
+from groupwise.observe import Console, warnings_as_lines
 from groupwise.overrides import as_dict, build, differences, dump_config, load_config, read_overrides
 from groupwise.parts import Parts, as_prompts, sampling_of
 from groupwise.policy import Policy, save_model
@@ -98,7 +98,8 @@ def work(config: RunConfig, parts: Parts, run_dir: Path) -> int:
         for line in [*advice(config), *on_bad_rows(parts.bad_rows)]:
             console.note(line)
         try:
-            finished = train(config, parts, run_dir, console, stop)
+            with warnings_as_lines(console.note):
+                finished = train(config, parts, run_dir, console, stop)
         except TrainingStoppedError:
             report(run_dir, console)
             raise
