@@ -102,9 +102,7 @@ class Bench:
 
 def size_rows(bench: Bench) -> list[dict[str, Any]]:
     arguments = bench.arguments
-    engine = bench.engine(max(arguments.sizes))
-    # Smallest first: an engine keeps the rows it once had.
-    return [bench.equal(engine, answers, arguments.prompt_tokens) for answers in sorted(arguments.sizes)]
+    return [bench.equal(bench.engine(answers), answers, arguments.prompt_tokens) for answers in sorted(arguments.sizes)]
 
 
 def length_rows(bench: Bench, equal: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,19 @@ def machine() -> dict[str, str]:
     names = {"python": platform.python_version(), "torch": torch.__version__, "cores": str(os.cpu_count())}
     if torch.cuda.is_available():
         names["gpu"] = torch.cuda.get_device_name()
+    if commit := _commit():
+        names["commit"] = commit
     return names
+
+
+def _commit() -> str:
+    """The commit that was measured, with a + where files differ from it; nothing outside a checkout."""
+    words = ("git", "-C", str(RESULTS), "describe", "--always", "--dirty=+", "--abbrev=8", "--exclude=*")
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return found.stdout.strip()
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

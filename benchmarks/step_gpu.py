@@ -8,7 +8,8 @@ A random model, no end-of-sequence in practice, one optimiser step. Every side r
 default settings, which on TRL's side means `generate` of transformers. The first step of each (compiling, warming up)
 is shown apart; of the others the median counts. A second prompt width finds on disk what the first had compiled.
 judge: rewards and advantages; TRL's also pads the batch there. On a GPU the model is in bfloat16; TRL's optimizer
-updates these weights, ours float32 weights kept beside them.
+updates these weights, ours float32 weights kept beside them. peak: of the memory in use; reserved: of what torch's
+allocator took for that, gaps and captured graphs included.
 
 The floor is the least time the work can take on this device (benchmarks/floor.py has the formulas). Rollout: per token
 the larger of bytes over the bandwidth of a copy (weights once, every prompt's keys and values once, every answer's own
@@ -123,6 +124,7 @@ def step_row(width: int, side: str, found: dict[tuple[int, str], dict[str, Any]]
     row |= {f"{phase} s": seconds[phase] for phase in PHASES if seconds}
     if seconds:
         row |= {"steps counted": len(child["seconds"]["step"]) - 1, "peak GiB": child["peak"] / 2**30}
+        row["reserved GiB"] = child["reserved"] / 2**30
     if side == "ours" and seconds and theirs:
         row |= {"x TRL": theirs["step"] / seconds["step"], "share of TRL's memory": child["peak"] / other["peak"]}
     row |= child.get("notes", {})

@@ -46,7 +46,8 @@ class Report:
     def add(self, **phases: float) -> None:
         for phase, seconds in phases.items():
             self.seconds.setdefault(phase, []).append(seconds)
-        tell({"seconds": self.seconds, "peak": peak_bytes(self.device), "notes": self.notes})
+        peak, reserved = peak_bytes(self.device), reserved_bytes(self.device)
+        tell({"seconds": self.seconds, "peak": peak, "reserved": reserved, "notes": self.notes})
 
 
 class OurSide:
@@ -191,6 +192,11 @@ def peak_bytes(device: str) -> int:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def reserved_bytes(device: str) -> int:
+    """What torch's allocator took of the GPU for that, gaps and graphs included; on a CPU the process."""
+    return torch.cuda.max_memory_reserved() if device == "cuda" else peak_bytes(device)
 
 
 SIDES = {"ours": ours, "trl": trl}

@@ -80,3 +80,12 @@ def test_all_figures_of_a_small_evaluation_by_hand():
 def test_one_sample_gives_the_greedy_accuracy_alone():
     greedy = [group(("4", 1.0))]
     assert evaluate(Scripted(greedy, None), [greedy[0].prompt], list, Sampling(4), 1) == {"accuracy": 1.0}
+
+
+def test_answers_that_could_not_be_scored_are_counted_and_wrong():
+    broken = Group(
+        Prompt("0", Task("k", "?", "a"), (1,)), (Completion((1,), (0.0,), "stop", "4", failure="reward: ValueError"),)
+    )
+    greedy = [group(("4", 1.0)), broken, broken, broken]
+    found = evaluate(Scripted(greedy, []), [g.prompt for g in greedy], list, Sampling(4), 1)
+    assert found == {"accuracy": 0.25, "failed": 0.75}

@@ -223,8 +223,8 @@ def test_an_unknown_key_names_the_nearest(argument, nearest):
         ("rollout.n=null", "must be of type int"),
         ("data.train_files=[1.5,[2]]", "must be of type str"),
         ("algorithm.pf_ppo=3", "must be a mapping"),
-        ("trainer.seed", "'trainer.seed' is not a setting; write key=value"),
-        ("=3", "is not a setting"),
+        ("trainer.seed", "'trainer.seed' is not of the form key=value; write for example"),
+        ("=3", "is not of the form key=value"),
         ("data.train_files=[a", "cannot be read"),
     ],
 )

@@ -76,7 +76,7 @@ def _is_on(value: Any) -> bool:
     return any(value.get(name) for name in _CORRECTIONS) if isinstance(value, Mapping) else bool(value)
 
 
-def check_config(config: RunConfig) -> None:
+def check_ranges(config: RunConfig) -> None:
     """Raise BadValueError for the first setting out of its range, by key, value, reason and remedy."""
     settings = as_dict(config)
     for key, (allowed, reason) in RULES.items():
@@ -85,6 +85,11 @@ def check_config(config: RunConfig) -> None:
             value = value[part]
         if value is not None and not allowed(value):
             raise BadValueError(f"{key}={value} {reason}")
+
+
+def check_config(config: RunConfig) -> None:
+    """Likewise, and for settings that a run cannot learn under."""
+    check_ranges(config)
     estimator = config.algorithm.adv_estimator
     if config.rollout.n == 1 and estimator not in _WITHOUT_SIBLINGS:
         raise BadValueError(

@@ -19,11 +19,13 @@ def evaluate(
     engine: Engine, prompts: Sequence[Prompt], reward: RewardFunction, sampling: Sampling, num_samples: int
 ) -> dict[str, float]:
     """`accuracy` of the greedy answer, and over `num_samples` sampled ones mean@n, pass@k for k = 1, 2, 4, ...,
-    n and maj@n. Nothing where nothing is asked."""
+    n and maj@n. Where the reward of greedy answers failed, `failed` is their share. Nothing where nothing is asked."""
     if not prompts:
         return {}
     greedy = reward(engine.generate(prompts, 1, replace(sampling, temperature=0.0)))
     found = {"accuracy": mean([float(is_right(group.completions[0])) for group in greedy])}
+    if failed := mean([float(group.completions[0].failure is not None) for group in greedy]):
+        found["failed"] = failed
     if num_samples < 2:
         return found
     sampled = reward(engine.generate(prompts, num_samples, sampling))

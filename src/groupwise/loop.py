@@ -84,6 +84,9 @@ class Run:
         parts, data = self.parts, self.config.data
         sampling = sampling_of(self.config, EVALUATION_STEP)
         found = evaluate(parts.engine, parts.held_out, parts.reward, sampling, data.val_n)
+        if "failed" in found:
+            share = f"{found['failed']:.0%} of the held-out questions"
+            self.console.note(f"step {self.step}: the reward of {share} failed; they count as wrong")
         seconds = time.perf_counter() - started
         return {**{f"eval/{name}": value for name, value in found.items()}, "time/evaluation": seconds}
 

@@ -120,7 +120,9 @@ def _refuse(key: str, value: Any, wanted: str) -> Any:
 def _split(argument: str) -> tuple[str, Any]:
     key, equals, _ = argument.partition("=")
     if not equals or not key:
-        raise BadValueError(f"{argument!r} is not a setting; write key=value, such as trainer.total_training_steps=50")
+        raise BadValueError(
+            f"{argument!r} is not of the form key=value; write for example trainer.total_training_steps=50"
+        )
     try:
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([argument]))
     except (OmegaConfBaseException, YAMLError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.advice import advice, on_bad_rows
-from groupwise.checks import check_config
+from groupwise.checks import check_config, check_ranges
 from groupwise.config import ModelConfig, RunConfig
 from groupwise.errors import BadValueError, TrainingStoppedError, os_reason, unwritten
 from groupwise.evaluation import EVALUATION_STEP, evaluate
@@ -176,7 +176,7 @@ def settings_for(model: str, settings: Iterable[str]) -> RunConfig:
         raise BadValueError(f"{model}: the run has no model yet; let it finish: groupwise train --resume {model}")
     config, _ = read_overrides(settings, base)
     config = replace(config, model=replace(config.model, path=str(trained) if base else model))
-    check_config(config)
+    check_ranges(config)
     return config
 
 

@@ -28,8 +28,8 @@ class OnAGpu:
 
     is_cuda = True
 
-    def __init__(self, numel=3, rows=3):
-        self._numel, self._rows = numel, rows
+    def __init__(self, numel=3, rows=3, gpu=0):
+        self._numel, self._rows, self.device = numel, rows, torch.device("cuda", gpu)
 
     def numel(self):
         return self._numel
@@ -55,6 +55,7 @@ def triton(monkeypatch):
     kernels._module.cache_clear()
     monkeypatch.setattr(kernels, "import_module", stand_in)
     monkeypatch.setattr(kernels, "_has_triton", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     yield calls
     kernels._module.cache_clear()
 
@@ -96,6 +97,10 @@ def test_on_a_cpu_no_kernel_runs(triton):
 
 def test_an_empty_tensor_is_left_to_torch(triton):
     assert set(dispatch(OnAGpu(numel=0), Groups.of([])).values()) == {None}
+
+
+def test_a_tensor_on_another_than_the_current_gpu_is_left_to_torch(triton):
+    assert set(dispatch(OnAGpu(gpu=1), Groups.of(["a", "a", "b"])).values()) == {None}
 
 
 def test_without_triton_no_kernel_runs(triton, monkeypatch):

@@ -158,3 +158,10 @@ def test_an_unhashable_label_is_refused_by_row(index, row, kind):
 def test_a_single_value_is_not_an_index(index):
     with pytest.raises(BadValueError, match=r"index is a single value \(.*\); it must hold one label per answer"):
         number_labels(index)
+
+
+def test_arrays_that_compare_in_a_way_of_their_own_are_read_as_they_are_listed():
+    # What a mask hides is listed as None; padded text is compared without its blanks, and listed with them.
+    assert number_labels(np.ma.array([1, 1, 2], mask=[0, 1, 0]))[1] == [1, None, 2]
+    padded = np.char.array(np.array(["a", "b"]), itemsize=2)
+    assert number_labels(padded)[1] == padded.tolist()

@@ -130,6 +130,9 @@ def test_sample_shows_held_out_questions_with_scores(finished):
 
 
 def test_sample_answers_a_prompt_as_often_as_it_is_told(finished):
+    single = program("sample", finished, "12+34=", "rollout.n=1")
+    # The question and one answer: nothing is judged here.
+    assert (single.code, single.out.count("\n")) == (0, 2)
     ended = program("sample", finished, "12+34=", "rollout.n=6")
     question, *answers = ended.out.splitlines()
     assert question == "12+34="

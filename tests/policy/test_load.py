@@ -171,3 +171,11 @@ def test_a_frozen_copy_stays_as_it_was():
 def test_weights_that_are_missing_are_named():
     with pytest.raises(BadValueError, match=r"'model.embed_tokens.weight' among them"):
         tiny_policy().load_weights({})
+
+
+def test_a_mistyped_name_beside_runs_or_models_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "config.yaml").write_text("model: {}")
+    with pytest.raises(BadValueError, match=r"model.path='runs/frist': there is no such folder"):
+        load_policy(ModelConfig(path="runs/frist", device="cpu"), tmp_path)

@@ -55,6 +55,6 @@ def test_frequencies_follow_the_distribution():
 def test_rows_drawn_in_chunks_are_the_rows_drawn_together(monkeypatch):
     logits, numbers = torch.randn(7, 11), torch.rand(7).double()
     whole = draw(logits, numbers, Sampling(1))
-    monkeypatch.setattr("groupwise.rollout.sampling._CHUNK_ELEMENTS", 22)
+    monkeypatch.setattr("groupwise.rollout.sampling.CHUNK_ELEMENTS", 22)
     for a, b in zip(whole, draw(logits, numbers, Sampling(1)), strict=True):
         assert torch.equal(a, b)

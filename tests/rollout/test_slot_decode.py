@@ -71,17 +71,6 @@ def num_steps(engine, monkeypatch, *request):
     return groups, len(steps)
 
 
-def test_an_evaluation_makes_do_with_the_rows_of_training_and_a_few_answers_take_fewer():
-    engine = slot_engine(tiny_policy(), 64)
-    rows = {}
-    for prompts in (3, 15, 16):
-        engine._slot_decoder._slots = None
-        engine.generate(random_prompts([4] * prompts), 1, Sampling(2))
-        rows[prompts] = engine._slot_decoder._slots.shape.rows
-    # 15 answers have 16 rows, a quarter of 64.
-    assert rows == {3: 4, 15: 64, 16: 64}
-
-
 def test_rows_are_refilled_as_answers_end(monkeypatch):
     groups, steps = num_steps(slot_engine(tiny_policy(), 8), monkeypatch, random_prompts([4] * 12), 4, Sampling(64))
     lengths = [len(answer.token_ids) for answer in answers_of(groups)]

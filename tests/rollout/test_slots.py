@@ -9,7 +9,7 @@ from groupwise.rollout.sampling import draw
 from groupwise.rollout.slot_step import attend, keep_likely, sample
 from groupwise.rollout.slots import Dimensions, Shape, Slots, cache_bytes
 from groupwise.types import Sampling
-from tiny_models import tiny_model
+from tiny_models import tiny_policy
 
 DIMENSIONS = Dimensions(layers=2, kv_heads=2, width=8, hidden=32, dtype=torch.float64)
 VOCAB, EOS = 40, 1
@@ -54,7 +54,7 @@ def test_between_batches_keys_and_values_take_no_memory_and_the_rest_stays_where
     [("qwen3", 2, 8), ("llama", 2, 8), ("gpt2", 4, 8)],
 )
 def test_dimensions_are_the_models_own(family, kv_heads, width):
-    found = Dimensions.of(tiny_model(family), torch.float32)
+    found = Dimensions.of(tiny_policy(family))
     assert found == Dimensions(layers=2, kv_heads=kv_heads, width=width, hidden=32, dtype=torch.float32)
 
 

@@ -36,12 +36,11 @@ def number_labels(index: Any) -> tuple[_IntArray, list[Hashable]]:
 
 def _as_array(index: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """The labels in an array of objects, or as they are where neighbours in their array can be compared."""
-    if (
-        isinstance(index, np.ndarray)
-        and index.ndim == 1
-        and (index.dtype == object or index.dtype.kind in _PLAIN_KINDS)
-    ):
-        return index
+    # A subclass may compare in a way of its own: masked arrays, arrays of padded text.
+    is_plain = type(index) is np.ndarray and index.ndim == 1
+    if is_plain and (index.dtype == object or index.dtype.kind in _PLAIN_KINDS):
+        found: np.ndarray[Any, np.dtype[Any]] = index
+        return found
     given = index.tolist() if hasattr(index, "tolist") else index
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise BadValueError(

@@ -31,7 +31,7 @@ def load_policy(config: ModelConfig, embedded_path: Path) -> Policy:
     embedded_path: the folder that `model.path=embedded` stands for.
     """
     device = _device(config.device)
-    dtype = config.dtype if config.dtype != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+    dtype = _dtype(device) if config.dtype == "auto" else config.dtype
     if dtype not in _DTYPES:
         raise unknown_name("model.dtype", dtype, {"auto", *_DTYPES})
     path = str(embedded_path) if config.path == "embedded" else config.path
@@ -55,6 +55,11 @@ def wrap(model: Any, tokenizer: Any, *, compiles: bool = False, checkpoints: boo
 
     compiles: compile the layers where all of them are alike. checkpoints: compute them again in the backward pass.
     """
+    if model.dtype == torch.float16:
+        raise BadValueError(
+            f"{type(model).__name__} is in float16, whose range is too small for the gradients of a loss over many "
+            "tokens; load it in bfloat16 or float32"
+        )
     register()
     _clear_quantized_marks(model)
     model.eval()
@@ -92,6 +97,12 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def _dtype(device: torch.device) -> str:
+    """bfloat16 where the card computes in it."""
+    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if is_fast else "float32"
+
+
 def save_model(policy: Policy, folder: Path) -> None:
     """config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them."""
     with _without_bars():
@@ -125,8 +136,8 @@ def _source(path: str) -> tuple[str, dict[str, Any]]:
                 f"model.path={path!r}: reading .gguf needs two more packages; pip install gguf accelerate"
             )
         return str(file.parent), {"gguf_file": file.name}
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
     folder = Path(path).expanduser()
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1 or _holds_models(folder.parent)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise BadValueError(f"model.path={path!r}: the folder has no config.json; give one that transformers wrote")
@@ -134,6 +145,13 @@ def _source(path: str) -> tuple[str, dict[str, Any]]:
     if looks_local or folder.exists():
         raise BadValueError(f"model.path={path!r}: there is no such folder; give a folder, a hub id or a .gguf file")
     return path, {}
+
+
+def _holds_models(folder: Path) -> bool:
+    """Whether a run or a model lies in the folder; then a name in it that does not exist is a slip, and no hub id."""
+    if not folder.is_dir() or folder == Path():
+        return False
+    return any((entry / name).is_file() for entry in folder.iterdir() for name in ("config.yaml", "config.json"))
 
 
 def _load(what: str, source: str, options: dict[str, Any]) -> Any:

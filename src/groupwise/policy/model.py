@@ -13,6 +13,7 @@ from groupwise.errors import BadValueError
 from groupwise.policy.attention import Attend
 from groupwise.policy.compiled import num_compiled
 from groupwise.policy.log_probs import CHUNK_ELEMENTS, TokenStatistics, token_statistics
+from groupwise.policy.probe import heads_of
 from groupwise.policy.siblings import join_siblings
 from groupwise.types import Task
 
@@ -62,6 +63,11 @@ class Policy:
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = next(self.model.parameters()).dtype
         return dtype
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """How many heads of keys a layer has, and how wide they are; of a model that packs."""
+        return heads_of(self.model.config.get_text_config())
 
     @property
     def num_compiled(self) -> int:

@@ -20,16 +20,19 @@ def takes_attend(model: Any) -> bool:
 
     Set to our attention, the model runs a row of tokens at positions 0, 1, 2, ...; then the same tokens in reverse
     order, positions reversed with them and attention looking the other way. A model that follows both gives the same
-    states in reverse.
+    states in reverse. Keys and values must be of the sizes that its config names, in all layers: room for them is made
+    from that.
     """
     try:
         model.set_attn_implementation(ATTENTION)
     except (ValueError, NotImplementedError):
         return False
     layers: list[int] = []
+    sizes: set[tuple[int, ...]] = set()
 
     def backwards(layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         layers.append(layer)
+        sizes.add((key.shape[1], key.shape[3], value.shape[1], value.shape[3]))
         sees = torch.ones(_TOKENS, _TOKENS, dtype=torch.bool, device=query.device).triu()
         repeats = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
@@ -42,8 +45,18 @@ def takes_attend(model: Any) -> bool:
             turned = _states(model, ids.flip(1), positions.flip(1), attend=backwards)
     except (TypeError, GroupwiseError):
         return False
-    is_deep = len(layers) == model.config.get_text_config().num_hidden_layers
-    return is_deep and _close(plain, turned.flip(1))
+    config = model.config.get_text_config()
+    is_deep = len(layers) == config.num_hidden_layers
+    return is_deep and sizes == {2 * heads_of(config)} and _close(plain, turned.flip(1))
+
+
+def heads_of(config: Any) -> tuple[int, int]:
+    """How many heads of keys a layer has, and how wide they are, by the model's config."""
+    heads = config.num_attention_heads
+    return (
+        getattr(config, "num_key_value_heads", None) or heads,
+        getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
 
 
 def head_is_plain(model: Any) -> bool:

@@ -65,9 +65,12 @@ class EmbeddedEngine:
         self._check(prompts, n, sampling)
         was_training = self.policy.model.training
         self.policy.model.eval()
-        with torch.no_grad():
-            answers = [self._completion(*answer) for answer in self._run([p.token_ids for p in prompts], n, sampling)]
-        self.policy.model.train(was_training)
+        try:
+            with torch.no_grad():
+                found = self._run([prompt.token_ids for prompt in prompts], n, sampling)
+                answers = [self._completion(*answer) for answer in found]
+        finally:
+            self.policy.model.train(was_training)
         return [
             Group(prompt=prompt, completions=tuple(answers[place * n : (place + 1) * n]))
             for place, prompt in enumerate(prompts)

@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.types import Bool, Float, Float64, Int, Sampling
 
 # Probabilities that may exist at once in float64: 128 MiB.
-_CHUNK_ELEMENTS = 1 << 24
+CHUNK_ELEMENTS = 1 << 24
 
 
 def draw(
@@ -19,7 +19,7 @@ def draw(
     That is softmax(logits / temperature), renormalised over what top_k and top_p keep. Temperature 0 takes the
     likeliest token and gives its log-probability at temperature 1.
     """
-    rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
+    rows = max(1, CHUNK_ELEMENTS // logits.shape[1])
     if len(logits) <= rows:
         return _draw(logits, numbers, sampling)
     parts = [

@@ -29,9 +29,6 @@ _PREFILL_TOKENS = 16384
 # Steps between two looks at which rows have ended.
 _STEPS_PER_LOOK = 8
 
-# Few answers get fewer rows than there may be only where less than one row in so many would be used.
-_MOST_IDLE = 4
-
 Answers = Iterator[tuple[tuple[int, ...], tuple[float, ...]]]
 
 
@@ -43,7 +40,7 @@ class SlotDecoder:
 
     def __init__(self, policy: Any, max_rows: int, max_bytes: int | None = None) -> None:
         self._policy, self._max_rows, self._max_bytes = policy, max_rows, max_bytes
-        self._dimensions = Dimensions.of(policy.model, policy.dtype)
+        self._dimensions = Dimensions.of(policy)
         is_eos = torch.zeros(policy.vocab_size, dtype=torch.bool)
         is_eos[[token for token in policy.eos_ids if token < policy.vocab_size]] = True
         self._is_eos = is_eos.to(policy.device)
@@ -59,11 +56,12 @@ class SlotDecoder:
         slots.temperature.fill_(sampling.temperature)
         slots.limit.fill_(sampling.max_tokens)
         slots.plan_prompts(len(prompts), max(lengths))
-        answers = self._answers(slots, prompts, n, sampling)
-        # A graph of the torch form knows only where keys and values lay when it was captured.
-        if attends_fused(slots):
-            slots.release()
-        return answers
+        try:
+            return self._answers(slots, prompts, n, sampling)
+        finally:
+            # A graph of the torch form knows only where keys and values lay when it was captured.
+            if attends_fused(slots):
+                slots.release()
 
     def _answers(self, slots: Slots, prompts: Sequence[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
         lengths = [len(prompt) for prompt in prompts]
@@ -118,9 +116,6 @@ class SlotDecoder:
 
     def _shape(self, lengths: Sequence[int], n: int, sampling: Sampling) -> Shape:
         rows = min(self._max_rows, 1 << (len(lengths) * n - 1).bit_length())
-        if rows * _MOST_IDLE >= self._max_rows:
-            # A form of the step is compiled for every number of rows: an evaluation makes do with that of training.
-            rows = self._max_rows
         pool = -(-sum(lengths) // 1024) * 1024
         if self._max_bytes is not None:
             places = self._max_bytes // self._dimensions.token_bytes

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.rollout.sampling import draw
+from groupwise.rollout.sampling import CHUNK_ELEMENTS, draw, kept
 from groupwise.rollout.slots import Slots
 from groupwise.types import Sampling
 
@@ -28,7 +28,7 @@ class SlotAttention:
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        fused = _kernels("attention", query)
+        fused = _kernels("attention", query.dtype, query)
         form = fused.attend if fused else attend
         attended: Tensor = form(self.slots, layer, query, key, value, scale)
         return attended
@@ -71,7 +71,7 @@ def _prompt_places(slots: Slots) -> tuple[Tensor, Tensor]:
 
 def sample(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
     """One more token for every live row; rows that end are live no more."""
-    fused = _kernels("sampling", logits)
+    fused = _kernels("sampling", logits.dtype, logits)
     if fused:
         fused.sample(slots, keep_likely(logits, sampling))
         return
@@ -88,26 +88,29 @@ def sample(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
 
 def attends_fused(slots: Slots) -> bool:
     """Whether attention is a kernel, which looks up where keys and values lie."""
-    return _kernels("attention", slots.live) is not None
+    return _kernels("attention", slots.dimensions.dtype, slots.live) is not None
 
 
 def samples_fused(slots: Slots) -> bool:
     """Whether `sample` is a kernel, which reads the temperature from the slots."""
-    return _kernels("sampling", slots.live) is not None
+    return _kernels("sampling", slots.dimensions.dtype, slots.live) is not None
 
 
 def keep_likely(logits: Tensor, sampling: Sampling) -> Tensor:
     """The logits, minus infinity wherever top_k and top_p cut off."""
     if sampling.temperature == 0 or not (sampling.top_k or sampling.top_p < 1):
         return logits
-    from groupwise.rollout.sampling import kept
+    # In parts: sorted in float64, the whole of a large vocabulary would take more memory than the model.
+    parts = []
+    for part in torch.split(logits, max(1, CHUNK_ELEMENTS // logits.shape[1])):
+        probs = (part.double() / sampling.temperature).softmax(-1)
+        parts.append(part.masked_fill(~kept(probs, sampling.top_p, sampling.top_k), float("-inf")))
+    return torch.cat(parts)
 
-    probs = (logits.double() / sampling.temperature).softmax(-1)
-    return logits.masked_fill(~kept(probs, sampling.top_p, sampling.top_k), float("-inf"))
 
-
-def _kernels(name: str, like: Tensor) -> Any:
-    if not like.is_cuda or not _has_triton():
+def _kernels(name: str, dtype: torch.dtype, like: Tensor) -> Any:
+    """The kernels where they know the model's precision, on a GPU with Triton."""
+    if dtype == torch.float64 or not like.is_cuda or not _has_triton():
         return None
     return import_module(f"groupwise.rollout.kernels.{name}")
 

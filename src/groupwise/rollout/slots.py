@@ -60,16 +60,10 @@ class Dimensions:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: Any, dtype: torch.dtype) -> Dimensions:
-        config = model.config.get_text_config()
-        heads = config.num_attention_heads
-        return cls(
-            config.num_hidden_layers,
-            getattr(config, "num_key_value_heads", None) or heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads,
-            config.hidden_size,
-            dtype,
-        )
+    def of(cls, policy: Any) -> Dimensions:
+        config = policy.model.config.get_text_config()
+        kv_heads, width = policy.heads
+        return cls(config.num_hidden_layers, kv_heads, width, config.hidden_size, policy.dtype)
 
     @property
     def token_bytes(self) -> int:

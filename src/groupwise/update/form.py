@@ -27,8 +27,8 @@ def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
     if policy.device.type != "cuda":
         return Form(SHARED_ROWS.build, evened_length) if policy.wants_few_lengths else SHARED_ROWS
     options = {"compiles": policy.compiles, "checkpoints": policy.checkpoints}
-    if policy.dtype in (torch.bfloat16, torch.float16) and _has_flash_kernels(policy):
-        has_cudnn = has_cudnn_attention(policy.device, _head_width(policy))
+    if policy.dtype == torch.bfloat16 and _has_flash_kernels(policy):
+        has_cudnn = has_cudnn_attention(policy.device, policy.heads[1])
         return Form(partial(SplitGroups.build, **options, has_cudnn=has_cudnn), padded_length)
     if policy.dtype == torch.float32 and find_spec("triton") is not None:
         return Form(partial(FlexGroups.build, **options), padded_length)
@@ -52,10 +52,4 @@ def _why_not_shared(policy: Any, answers: Sequence[Answer]) -> str:
 def _has_flash_kernels(policy: Any) -> bool:
     """Whether torch brings attention over stretches for this card, and for heads as wide as the model's."""
     is_recent: bool = torch.cuda.get_device_capability(policy.device) >= (8, 0)
-    return is_recent and torch.backends.cuda.is_flash_attention_available() and _head_width(policy) <= WIDEST_HEAD
-
-
-def _head_width(policy: Any) -> int:
-    config = policy.model.config.get_text_config()
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
+    return is_recent and torch.backends.cuda.is_flash_attention_available() and policy.heads[1] <= WIDEST_HEAD

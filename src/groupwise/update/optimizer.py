@@ -59,7 +59,7 @@ class Optimizer:
         if grads[0].is_cuda and find_spec("triton") is not None:
             from groupwise.update.kernels import add_up as kernel
 
-            if kernel.applies(grads):
+            if kernel.applies(sums, grads):
                 kernel.add_up(sums, grads, is_first=is_first)
                 return
         for total, grad in zip(sums, grads, strict=True):

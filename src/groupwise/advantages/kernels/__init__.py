@@ -94,6 +94,9 @@ def backward_scan(
 def _kernels(name: str, like: Tensor, groups: Groups | None = None) -> Any:
     if not like.is_cuda or not like.numel() or not _has_triton():
         return None
+    # Triton launches on the current GPU.
+    if like.device.index != torch.cuda.current_device():
+        return None
     if groups is not None and groups.largest > LARGEST_GROUP:
         return None
     return _module(name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from groupwise.rollout.slots import Slots
 
 BLOCK, WARPS, STAGES = 64, 4, 3
-_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 # Queries in a tile; 16 is the least a tensor core takes.
 LEAST_TILE, LARGEST_TILE = 16, 32
 
@@ -34,17 +34,19 @@ def attend(slots: Slots, layer: int, query: Tensor, key: Tensor, value: Tensor, 
     # Large enough for one row's queries, however many heads share the keys.
     tile = max(_power(shared), min(LARGEST_TILE, max(LEAST_TILE, int(triton.next_power_of_2(members * shared)))))
     chunks = triton.cdiv(members, tile // shared)
-    splits = slots.prompt_splits + slots.own_splits
+    # Tiles of members keep the card busy as stretches of keys do.
+    prompt_splits = max(1, slots.prompt_splits // chunks)
+    splits = prompt_splits + slots.own_splits
     sums = torch.empty(rows, heads, splits, width, dtype=torch.float32, device=query.device)
     marks = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=query.device)
-    prompt_programs = slots.grid_slots * chunks * slots.prompt_splits
+    prompt_programs = slots.grid_slots * chunks * prompt_splits
     _attend_partly[(prompt_programs + rows * slots.own_splits, kv_heads)](
         query, key, value, slots.addresses,
         layer * slots.prompt_keys.stride(0), layer * slots.own_keys.stride(0), slots.slot_start, slots.slot_length,
         slots.members, slots.count, slots.live, sums, marks, scale,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         slots.own_keys.shape[2], prompt_programs, members,
-        CHUNKS=chunks, PROMPT_SPLITS=slots.prompt_splits, OWN_SPLITS=slots.own_splits, KV_HEADS=kv_heads,
+        CHUNKS=chunks, PROMPT_SPLITS=prompt_splits, OWN_SPLITS=slots.own_splits, KV_HEADS=kv_heads,
         SHARED=shared, TILE=tile, WIDTH=width, PADDED=_power(width), BLOCK=BLOCK,
         TYPE=_TYPES[slots.own_keys.dtype], PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=WARPS, num_stages=STAGES if query.element_size() == 2 else 1,

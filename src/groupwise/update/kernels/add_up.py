@@ -14,14 +14,17 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK, _WARPS = 8192, 8
-_TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_ALIGNMENT = 16
 
 
-def applies(grads: Sequence[Tensor]) -> bool:
-    """All in one piece, of one 16-bit type, on one GPU."""
-    first = grads[0]
-    is_known = first.is_cuda and first.dtype in _TYPES
-    return is_known and all(g.dtype == first.dtype and g.device == first.device and g.is_contiguous() for g in grads)
+def applies(sums: Sequence[Tensor], grads: Sequence[Tensor]) -> bool:
+    """Sums in float32 and gradients in bfloat16, all in one piece on one GPU, as they lie when torch makes them."""
+    device = grads[0].device
+    is_known = device.type == "cuda" and all(grad.dtype == torch.bfloat16 for grad in grads)
+    return is_known and all(
+        tensor.device == device and tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0
+        for tensor in (*sums, *grads)
+    )
 
 
 def add_up(sums: Sequence[Tensor], grads: Sequence[Tensor], *, is_first: bool) -> None:
@@ -30,7 +33,7 @@ def add_up(sums: Sequence[Tensor], grads: Sequence[Tensor], *, is_first: bool) -
     addresses = torch.tensor([tensor.data_ptr() for tensor in (*grads, *sums)]).pin_memory()
     _add_up[(len(pieces),)](
         addresses.to(grads[0].device, non_blocking=True), pieces, sizes, len(grads),
-        IS_FIRST=is_first, TYPE=_TYPES[grads[0].dtype], BLOCK=_BLOCK, num_warps=_WARPS,
+        IS_FIRST=is_first, BLOCK=_BLOCK, num_warps=_WARPS,
     )  # fmt: skip
 
 
@@ -42,12 +45,12 @@ def _pieces(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tenso
 
 
 @triton.jit
-def _add_up(addresses, pieces, sizes, count, IS_FIRST: tl.constexpr, TYPE: tl.constexpr, BLOCK: tl.constexpr):
+def _add_up(addresses, pieces, sizes, count, IS_FIRST: tl.constexpr, BLOCK: tl.constexpr):
     number = tl.load(pieces + tl.program_id(0) * 2)
     start = tl.load(pieces + tl.program_id(0) * 2 + 1)
     size = tl.load(sizes + number)
     # Tensors begin at multiples of 16 bytes: said aloud, so that accesses are as wide.
-    grad = tl.multiple_of(tl.load(addresses + number).to(tl.pointer_type(TYPE)), 16)
+    grad = tl.multiple_of(tl.load(addresses + number).to(tl.pointer_type(tl.bfloat16)), 16)
     total = tl.multiple_of(tl.load(addresses + count + number).to(tl.pointer_type(tl.float32)), 16)
     place = tl.multiple_of(start, BLOCK) + tl.arange(0, BLOCK)
     if start + BLOCK <= size:
