@@ -10,6 +10,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from groupwise.advantages.kernels import columns, rows, scan, statistics, whitening
+from groupwise.policy import fused_head
+from groupwise.rollout.kernels import attention, sampling
+from groupwise.update.kernels import add_up, merge
 
 HOPPER = GPUTarget("cuda", 90, 32)
 GROUP = {"order": "*i64", "starts": "*i64", "sizes": "*i64"}
@@ -84,7 +87,48 @@ def scan_kernels():
             yield scan._scan_row, pointers, flags | {"BLOCK": scan.BLOCK}, scan.WARPS
 
 
+def decoding_kernels():
+    """Of bfloat16 models; their exponentials are fused wherever they run."""
+    states = dict.fromkeys(("query", "new_key", "new_value"), "*bf16") | {"addresses": "*i64", "scale": "fp32"}
+    tables = dict.fromkeys(("slot_start", "slot_length", "members", "count", "live"), "*i32")
+    for shared, tile, width in ((1, 16, 64), (2, 16, 128), (8, 32, 128)):
+        sizes = {"CHUNKS": 1, "PROMPT_SPLITS": 4, "OWN_SPLITS": 1, "KV_HEADS": 8, "SHARED": shared, "TILE": tile}
+        sizes |= {"WIDTH": width, "PADDED": width, "BLOCK": attention.BLOCK, "PRECISION": "tf32"}
+        flags = sizes | {"TYPE": triton.language.bfloat16}
+        pointers = states | tables | dict.fromkeys(("sums", "marks"), "*fp32")
+        numbers = set(attention._attend_partly.arg_names) - pointers.keys() - flags.keys()
+        yield attention._attend_partly, pointers | dict.fromkeys(numbers, "i32"), flags, attention.WARPS, True
+    merged = {"sums": "*fp32", "marks": "*fp32", "attended": "*bf16"}
+    yield attention._merge, merged, {"SPLITS": 5, "SPLITS_PADDED": 16, "WIDTH": 128, "PADDED": 128}, 1, True
+    floats = dict.fromkeys(("temperature", "tops", "sums"), "*fp32") | {"logits": "*bf16"}
+    live = dict.fromkeys(("live", "counts", "tokens", "limit"), "*i32")
+    sized = {"vocab_size": "i32", "stride": "i32", "num_blocks": "i32", "capacity": "i32"}
+    block = {"BLOCK": sampling.LARGEST_BLOCK}
+    yield sampling._sum_blocks, floats | live | sized, block, 8, True
+    rest = dict.fromkeys(("prompt_length", "tokens_in", "positions"), "*i64") | {"is_eos": "*u8"}
+    rest |= dict.fromkeys(("numbers", "log_probs"), "*fp64")
+    yield sampling._choose, floats | live | sized | rest, block | {"BLOCKS": 64}, 8, True
+
+
+def update_kernels():
+    parts = dict.fromkeys(("first", "second", "attended"), "*bf16")
+    parts |= dict.fromkeys(("first_sums", "second_sums", "sums"), "*fp32")
+    parts |= dict.fromkeys(("num_tokens", "token_stride", "head_stride", "sum_stride"), "i32")
+    flags = {"HEADS": 16, "WIDTH": 128, "PADDED": 128, "TOKENS": merge._TOKENS}
+    yield merge._merge_parts, parts, flags, merge._WARPS, True
+    tables = dict.fromkeys(("addresses", "pieces", "sizes"), "*i64") | {"count": "i32"}
+    for is_first in (True, False):
+        yield add_up._add_up, tables, {"IS_FIRST": is_first, "BLOCK": add_up._BLOCK}, add_up._WARPS, True
+    given = {"logits": "*bf16", "tokens": "*i64", "vocab_size": "i32", "sharpness": "fp32"}
+    found = dict.fromkeys(("log_probs", "normalisers", "entropies", "grad_log_probs", "grad_entropies"), "*fp32")
+    block = {"BLOCK": fused_head._BLOCK}
+    yield fused_head._statistics, given | found, block, fused_head._WARPS, True
+    for has_entropy in (True, False):
+        yield fused_head._to_gradient, given | found, block | {"HAS_ENTROPY": has_entropy}, fused_head._WARPS, True
+
+
 if __name__ == "__main__":
-    forms = (row_kernels(), group_kernels(), batch_kernels(), scan_kernels(), baseline_kernels())
+    advantages = (row_kernels(), group_kernels(), batch_kernels(), scan_kernels(), baseline_kernels())
+    forms = (*advantages, decoding_kernels(), update_kernels())
     compiled = [machine_code(*form) for form in itertools.chain(*forms)]
     print(f"{len(compiled)} forms compiled")

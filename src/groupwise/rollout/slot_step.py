@@ -74,7 +74,12 @@ def sample(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
     fused = _kernels("sampling", logits.dtype, logits)
     if fused:
         fused.sample(slots, keep_likely(logits, sampling))
-        return
+    else:
+        draw_live(slots, logits, sampling)
+
+
+def draw_live(slots: Slots, logits: Tensor, sampling: Sampling) -> None:
+    """`sample` in torch."""
     live = slots.live.nonzero()[:, 0]
     count = slots.count[live].long()
     tokens, log_probs = draw(logits[live], slots.numbers[live, count], sampling)
