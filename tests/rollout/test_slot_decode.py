@@ -152,6 +152,16 @@ def test_no_call_takes_more_than_the_bound_whatever_came_before():
     assert shapes[1] == shapes[2] == shapes[3]
 
 
+def test_room_that_few_long_prompts_leave_goes_to_rows():
+    # 880 places: prompts of 40 tokens, four answers of 40 tokens to each. 16 rows are at work on 4 prompts, and with
+    # one to come that is 640 + 200; 17 would take 680 + 240. Half of the places for prompts would leave 11 rows.
+    policy, prompts, sampling = tiny_policy(), random_prompts([40] * 8), Sampling(40)
+    engine = slot_engine(policy, 64, max_bytes=880 * TOKEN_BYTES)
+    found = engine.generate(prompts, 4, sampling)
+    assert (engine._slot_decoder._slots.shape.rows, engine._slot_decoder._slots.shape.pool) == (16, 240)
+    assert num_differing(found, EmbeddedEngine(policy, 64).generate(prompts, 4, sampling)) <= 1
+
+
 def test_an_answer_that_fits_beside_its_prompt_is_sampled_and_one_that_does_not_is_refused():
     policy, prompts, sampling = tiny_policy(), random_prompts([10, 10]), Sampling(36)
     # 46 tokens of 256 bytes.

@@ -119,9 +119,7 @@ class SlotDecoder:
         pool = -(-sum(lengths) // 1024) * 1024
         if self._max_bytes is not None:
             places = self._max_bytes // self._dimensions.token_bytes
-            # Half for the prompts, but room for the longest of them, and for one answer beside it.
-            pool = max(*lengths, min(pool, places // 2, places - sampling.max_tokens))
-            rows = min(rows, (places - pool) // sampling.max_tokens)
+            rows, pool = _divided(places, rows, pool, lengths, n, sampling.max_tokens)
         if rows < 1:
             least = cache_bytes(self._dimensions, Shape(1, sampling.max_tokens, 1, max(lengths)))
             raise BadValueError(
@@ -196,6 +194,22 @@ class SlotDecoder:
         targets = (slots.members, slots.slot_start, slots.slot_length)
         for target, table in zip(targets, seats.tables(), strict=True):
             target.copy_(torch.tensor(table, dtype=target.dtype))
+
+
+def _divided(places: int, rows: int, pool: int, lengths: Sequence[int], n: int, max_tokens: int) -> tuple[int, int]:
+    """So many of the rows and of the pool as these places hold.
+
+    Half for the prompts, but room for the longest of them, and for one answer beside it. More rows than that where
+    there are answers for them, and they leave room for the prompts they are at work on and for one to come.
+    """
+    longest = max(lengths)
+    half = max(longest, min(pool, places // 2, places - max_tokens))
+    least = min(rows, (places - half) // max_tokens)
+    for more in range(min(rows, len(lengths) * n), least, -1):
+        left = places - more * max_tokens
+        if left >= longest * (-(-more // n) + 1):
+            return more, min(pool, left)
+    return least, half
 
 
 class _PromptWriter:
