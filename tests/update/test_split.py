@@ -19,8 +19,9 @@ from tiny_models import random_groups
 
 CPU = torch.device("cpu")
 EVEN = {"compiles": False, "checkpoints": False}
-# Some lengths are multiples of the grain of 8 and some are not; one answer has no place in the row.
-GROUPS = random_groups([32, 45, 70], [[9, 1, 17], [8, 8], [33, 20, 2, 2, 2]])
+# Some lengths are multiples of the grain of 8 and some are not; one answer has no place in the row. Short prompts stand
+# between the long ones, and one long prompt has no answer in the row.
+GROUPS = random_groups([32, 45, 70, 5, 6, 90, 34], [[9, 1, 17], [8, 8], [33, 20, 2, 2, 2], [34], [5, 40], [42], [1]])
 
 
 def padded(num_tokens):
@@ -36,16 +37,16 @@ def calls(monkeypatch):
     """cuDNN's part is played by plain softmax; keys count as long from 32 on, and lengths have a grain of 8."""
     seen = []
 
-    def attend(query, key, value, call, scale):
+    def attend(query, key, value, is_causal, scale):
         seen.append((len(query), len(key)))
-        return one(query, key, call)._plain(query, key, value, scale)
+        return one(query, key, is_causal)._plain(query, key, value, scale)
 
-    def attend_backward(states, outcome, call, scale):
-        return one(states[0], states[1], call)._plain_backward(*states, outcome, scale)
+    def attend_backward(states, outcome, is_causal, scale):
+        return one(states[0], states[1], is_causal)._plain_backward(*states, outcome, scale)
 
-    def one(query, key, call):
+    def one(query, key, is_causal):
         spans = Spans.of([len(query)], CPU), Spans.of([len(key)], CPU)
-        return Call(slice(0, len(query)), slice(0, len(key)), *spans, call.is_causal)
+        return Call(slice(0, len(query)), slice(0, len(key)), *spans, is_causal)
 
     monkeypatch.setattr(long_stretches, "_attend", attend)
     monkeypatch.setattr(long_stretches, "_attend_backward", attend_backward)
@@ -66,7 +67,7 @@ def test_log_probs_are_each_answers_alone(calls, has_cudnn):
 @pytest.mark.parametrize("has_cudnn", [False, True])
 def test_gradients_are_those_of_plain_passes(calls, monkeypatch, has_cudnn):
     monkeypatch.setattr(step, "choose_form", lambda *_: form(has_cudnn))
-    policy, advantages = sized_policy(dtype=torch.float64, device="cpu"), ADVANTAGES[:10]
+    policy, advantages = sized_policy(dtype=torch.float64, device="cpu"), [*ADVANTAGES, -0.3, 0.6, 1.1, 0.2][:15]
     _, expected = plain_gradient(policy, ENTROPY, GROUPS, advantages)
     for budget in (10**6, 150):
         config = replace(ENTROPY, micro_batch_tokens=budget)
@@ -78,31 +79,43 @@ def test_gradients_are_those_of_plain_passes(calls, monkeypatch, has_cudnn):
 def test_long_stretches_are_given_lengths_of_a_coarse_grain(calls):
     policy = sized_policy(dtype=torch.float64, device="cpu")
     log_probs_in_form(policy, GROUPS, form(True))
-    # Prompts of 32, 45 and 70 on themselves, lengthened; then their answers' 8 + 16, 7 + 7 and 32 + 19 + 3 places on
-    # as many keys as are multiples of 8. Both layers alike.
-    assert calls == 2 * [(32, 32), (48, 48), (72, 72), (24, 32), (16, 40), (56, 64)]
+    # Units are packed by the longest answer with its prompt: 34 + 1, 5 + 34, 6 + 40, 32 + 17, 45 + 8, 70 + 33, 90 + 42.
+    # Long prompts on themselves, lengthened; then their answers' places, 8 + 16, 7 + 7, 32 + 19 + 3 and 41, on as many
+    # keys as are multiples of 8. Both layers alike.
+    on_themselves = [(40, 40), (32, 32), (48, 48), (72, 72), (96, 96)]
+    on_prompts = [(24, 32), (16, 40), (56, 64), (48, 88)]
+    assert calls == 2 * [*on_themselves, *on_prompts]
 
 
-def test_a_call_with_a_short_stretch_or_without_room_stays_as_it_is():
-    spans = Spans.of([2000, 1030], CPU)
-    prompts, keys = slice(0, 3030), Spans.of([2000, 1023], CPU)
-    causal = Call(prompts, prompts, spans, spans, is_causal=True)
-    # 1030 are lengthened to 1152, which ends at 3152.
-    assert type(LongCall.of_call(causal, 3151)) is Call
-    assert type(LongCall.of_call(causal, 3152)) is LongCall
-    short = Call(slice(3030, 6060), slice(0, 3023), spans, keys, is_causal=False)
-    assert type(LongCall.of_call(short, 8192)) is Call
+def test_short_stretches_between_long_ones_are_one_call_each_run():
+    lengths = [2000, 10, 20, 1500, 30]
+    spans, places = Spans.of(lengths, CPU), slice(0, 3560)
+    call = LongCall.of_call(Call(places, places, spans, spans, is_causal=True), 4096)
+    assert [type(piece) for piece in call.pieces] == [Stretch, Call, Stretch, Call]
+    assert [piece.queries for piece in call.pieces] == [
+        slice(0, 2000), slice(2000, 2030), slice(2030, 3530), slice(3530, 3560)
+    ]  # fmt: skip
+    assert call.pieces[1].key_spans.bounds == [0, 10, 30]
+
+
+def test_a_call_of_short_stretches_or_without_room_stays_as_it_is():
+    spans = Spans.of([1023, 1030], CPU)
+    places = slice(0, 2053)
+    causal = Call(places, places, spans, spans, is_causal=True)
+    # 1030 are lengthened to 1152, which ends at 2175.
+    assert type(LongCall.of_call(causal, 2174)) is Call
+    assert type(LongCall.of_call(causal, 2175)) is LongCall
 
 
 def test_queries_at_the_end_of_the_row_are_lengthened_to_the_left():
     queries, keys = Spans.of([1000], CPU), Spans.of([1100], CPU)
     call = LongCall.of_call(Call(slice(1100, 2100), slice(0, 1100), queries, keys, is_causal=False), 2120)
-    (stretch,) = call.stretches
+    (stretch,) = call.pieces
     # 1000 queries become 1024 and would end at 2124; 1100 keys are 1024 and a rest of 76.
-    rest = Call(slice(1100, 2100), slice(1024, 1100), stretch.rest.query_spans, stretch.rest.key_spans, is_causal=False)
-    assert stretch == Stretch(slice(1096, 2120), slice(4, 1004), slice(0, 1024), 1024, rest)
-    assert stretch.rest.key_spans.bounds == [0, 76]
-    assert stretch.queries == slice(1100, 2100)
+    assert (stretch.window, stretch.own, stretch.queries) == (slice(1096, 2120), slice(4, 1004), slice(1100, 2100))
+    assert (stretch.given, stretch.keys) == (slice(0, 1024), slice(0, 1100))
+    assert (stretch.rest.queries, stretch.rest.keys) == (slice(1100, 2100), slice(1024, 1100))
+    assert (stretch.rest.query_spans.bounds, stretch.rest.key_spans.bounds) == ([0, 1000], [0, 76])
 
 
 def test_the_grain_is_between_a_sixteenth_and_an_eighth_of_long_lengths():

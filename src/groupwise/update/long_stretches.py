@@ -8,6 +8,7 @@ part nobody reads and which have no weight in the gradient.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,76 +19,103 @@ from torch import Tensor
 from groupwise.update.merge import merge
 from groupwise.update.stretches import Call, Outcome, Spans, States, wide
 
-# Stretches of keys shorter than this are left to FlashAttention, all in one call.
+# Stretches of keys shorter than this are left to FlashAttention, neighbours in one call.
 LONG = 1024
 _LEAST_GRAIN = 128
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """window: the queries that are given, of which `own` are the stretch's. keys: those that are given, of which
-    `num_keys` are the stretch's. rest: the other keys of the stretch, by FlashAttention."""
+    """One stretch of queries and keys, by cuDNN.
+
+    window: the queries that cuDNN is given, of which `own` are the stretch's. given: likewise the keys; they end where
+    the stretch's `keys` end, after them (nobody's own sees those), or before them: then `rest` is FlashAttention's.
+    """
 
     window: slice
     own: slice
+    given: slice
     keys: slice
-    num_keys: int
     rest: Call | None
+    is_causal: bool
 
     @property
     def queries(self) -> slice:
         """The stretch's own queries in the row."""
-        return slice(self.window.start + self.own.start, self.window.start + self.own.stop)
+        return _moved(self.own, self.window.start)
+
+    def attend(self, row: States, scale: float) -> tuple[Tensor, Tensor]:
+        part, part_sums = _attend(*self._states(row), self.is_causal, scale)
+        part, part_sums = part[self.own], part_sums[:, self.own]
+        if self.rest is None:
+            return part, part_sums
+        attended, sums = part.new_empty(part.shape), part_sums.new_empty(part_sums.shape)
+        rest, rest_sums = self.rest.attend(row, scale)
+        merge((part, rest), (part_sums, rest_sums), attended, sums)
+        return attended, sums
+
+    def attend_backward(self, row: States, outcome: Outcome, scale: float) -> States:
+        found = _attend_backward(self._states(row), self._outcome(outcome), self.is_causal, scale)
+        num_keys = self.keys.stop - self.keys.start
+        of_query, of_key, of_value = found[0][self.own], found[1][:num_keys], found[2][:num_keys]
+        if self.rest is None:
+            return of_query, of_key, of_value
+        of_rest = self.rest.attend_backward(row, outcome, scale)
+        return of_query + of_rest[0], torch.cat([of_key, of_rest[1]]), torch.cat([of_value, of_rest[2]])
+
+    def _states(self, row: States) -> States:
+        return row[0][self.window], row[1][self.given], row[2][self.given]
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        """Of the window's queries; the sums of those that are not the stretch's are infinite, which takes all weight
+        off them."""
+        width = self.window.stop - self.window.start
+        sums = outcome.sums.new_full((len(outcome.sums), width), torch.inf)
+        sums[:, self.own] = outcome.sums[:, self.queries]
+        return Outcome(outcome.grad[self.window], outcome.attended[self.window], sums)
 
 
 @dataclass(frozen=True)
 class LongCall(Call):
-    """A call whose stretches go to cuDNN, one by one."""
+    """A call in pieces: long stretches by cuDNN, the short ones between them by FlashAttention."""
 
-    stretches: tuple[Stretch, ...]
+    pieces: tuple[Stretch | Call, ...]
 
     @classmethod
     def of_call(cls, call: Call, length: int) -> Call:
-        """The call as it stands where a stretch of its keys is short, or does not fit into a row of this length."""
+        """The call as it stands where all its stretches are short; in a row of this length."""
         first, second = call.queries.start, call.keys.start
-        pairs = zip(call.query_spans.slices(), call.key_spans.slices(), strict=True)
-        found = [_stretch(_moved(q, first), _moved(k, second), call, length) for q, k in pairs]
-        stretches = tuple(stretch for stretch in found if stretch is not None)
-        if len(stretches) < len(found):
+        pieces: list[Stretch | Call] = []
+        short: list[tuple[slice, slice]] = []
+        for query_span, key_span in zip(call.query_spans.slices(), call.key_spans.slices(), strict=True):
+            queries, keys = _moved(query_span, first), _moved(key_span, second)
+            stretch = _stretch(queries, keys, call, length)
+            if stretch is None:
+                short.append((queries, keys))
+            else:
+                pieces += [*_in_one(short, call), stretch]
+                short = []
+        if not pieces:
             return call
-        return cls(call.queries, call.keys, call.query_spans, call.key_spans, call.is_causal, stretches)
+        pieces += _in_one(short, call)
+        return cls(call.queries, call.keys, call.query_spans, call.key_spans, call.is_causal, tuple(pieces))
 
     def attend(self, row: States, scale: float) -> tuple[Tensor, Tensor]:
-        queries, keys, values = row
+        queries = row[0]
         attended = queries.new_empty(queries[self.queries].shape)
         sums = torch.empty(attended.shape[1], len(attended), dtype=wide(queries), device=queries.device)
-        for stretch in self.stretches:
-            part, part_sums = _attend(queries[stretch.window], keys[stretch.keys], values[stretch.keys], self, scale)
-            place = _moved(stretch.queries, -self.queries.start)
-            part, part_sums = part[stretch.own], part_sums[:, stretch.own]
-            if stretch.rest is None:
-                attended[place], sums[:, place] = part, part_sums
-            else:
-                rest, rest_sums = stretch.rest.attend(row, scale)
-                merge((part, rest), (part_sums, rest_sums), attended[place], sums[:, place])
+        for piece in self.pieces:
+            place = _moved(piece.queries, -self.queries.start)
+            attended[place], sums[:, place] = piece.attend(row, scale)
         return attended, sums
 
     def attend_backward(self, row: States, outcome: Outcome, scale: float) -> States:
-        queries, keys, values = row
         grads = tuple(states.new_empty(states.shape) for states in self.of(row))
-        for stretch in self.stretches:
-            given = queries[stretch.window], keys[stretch.keys], values[stretch.keys]
-            found = _attend_backward(given, _of_window(outcome, stretch), self, scale)
-            place = _moved(stretch.queries, -self.queries.start)
-            seen = slice(stretch.keys.start - self.keys.start, stretch.keys.start - self.keys.start + stretch.num_keys)
-            grads[0][place] = found[0][stretch.own]
+        for piece in self.pieces:
+            found = piece.attend_backward(row, outcome, scale)
+            grads[0][_moved(piece.queries, -self.queries.start)] = found[0]
             for grad, of_keys in zip(grads[1:], found[1:], strict=True):
-                grad[seen] = of_keys[: stretch.num_keys]
-            if stretch.rest is not None:
-                of_query, *of_rest = stretch.rest.attend_backward(row, outcome, scale)
-                grads[0][place] += of_query
-                for grad, of_keys in zip(grads[1:], of_rest, strict=True):
-                    grad[_moved(stretch.rest.keys, -self.keys.start)] = of_keys
+                grad[_moved(piece.keys, -self.keys.start)] = of_keys
         return grads[0], grads[1], grads[2]
 
 
@@ -96,8 +124,20 @@ def grain(number: int) -> int:
     return max(_LEAST_GRAIN, (1 << number.bit_length() - 1) // 8)
 
 
+def _in_one(stretches: Sequence[tuple[slice, slice]], call: Call) -> list[Call]:
+    """Neighbouring stretches of queries and keys as one call; none where there is none."""
+    if not stretches:
+        return []
+    device, (first, last) = call.query_spans.ends.device, (stretches[0], stretches[-1])
+    queries, keys = slice(first[0].start, last[0].stop), slice(first[1].start, last[1].stop)
+    query_spans = Spans.of([_size(span) for span, _ in stretches], device)
+    key_spans = Spans.of([_size(span) for _, span in stretches], device)
+    return [Call(queries, keys, query_spans, key_spans, call.is_causal)]
+
+
 def _stretch(queries: slice, keys: slice, call: Call, length: int) -> Stretch | None:
-    num_queries, num_keys = queries.stop - queries.start, keys.stop - keys.start
+    """None where it is short, or does not fit into a row of this length."""
+    num_queries, num_keys = _size(queries), _size(keys)
     if num_queries == 0 or num_keys < LONG:
         return None
     width = -(-num_queries // grain(num_queries)) * grain(num_queries)
@@ -106,16 +146,14 @@ def _stretch(queries: slice, keys: slice, call: Call, length: int) -> Stretch | 
     if call.is_causal:
         # What lies behind the stretch is seen by no query of its own.
         window = slice(queries.start, queries.start + width)
-        return Stretch(window, slice(0, num_queries), window, num_keys, None) if window.stop <= length else None
+        own = slice(0, num_queries)
+        return Stretch(window, own, window, keys, None, is_causal=True) if window.stop <= length else None
     start = min(queries.start, length - width)
-    num_given = num_keys // grain(num_keys) * grain(num_keys)
-    given, others = slice(keys.start, keys.start + num_given), slice(keys.start + num_given, keys.stop)
+    given = slice(keys.start, keys.start + num_keys // grain(num_keys) * grain(num_keys))
     rest = None
-    if num_given < num_keys:
-        device = call.query_spans.ends.device
-        spans = Spans.of([num_queries], device), Spans.of([num_keys - num_given], device)
-        rest = Call(queries, others, *spans, is_causal=False)
-    return Stretch(slice(start, start + width), _moved(queries, -start), given, num_given, rest)
+    if given.stop < keys.stop:
+        (rest,) = _in_one([(queries, slice(given.stop, keys.stop))], call)
+    return Stretch(slice(start, start + width), _moved(queries, -start), given, keys, rest, is_causal=False)
 
 
 @lru_cache(maxsize=8)
@@ -125,12 +163,10 @@ def has_cudnn_attention(device: torch.device, width: int) -> bool:
     if torch.cuda.get_device_capability(device) < (9, 0) or not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         return False
     query, key, value, grad = torch.randn(4, _LEAST_GRAIN, 2, width, dtype=torch.bfloat16, device=device)
-    spans = Spans.of([_LEAST_GRAIN], device)
-    everything = slice(0, _LEAST_GRAIN)
-    call = Call(everything, everything, spans, spans, is_causal=True)
     try:
-        attended, sums = _attend(query, key, value, call, 1.0)
-        _attend_backward((query, key, value), Outcome(grad, attended, sums.contiguous()), call, 1.0)
+        for is_causal in (True, False):
+            attended, sums = _attend(query, key, value, is_causal, 1.0)
+            _attend_backward((query, key, value), Outcome(grad, attended, sums.contiguous()), is_causal, 1.0)
     except RuntimeError:
         return False
     return True
@@ -140,30 +176,26 @@ def _moved(places: slice, by: int) -> slice:
     return slice(places.start + by, places.stop + by)
 
 
-def _of_window(outcome: Outcome, stretch: Stretch) -> Outcome:
-    """Of the window's queries; the sums of those that are not the stretch's are infinite, which takes all weight off
-    them."""
-    width = stretch.window.stop - stretch.window.start
-    sums = outcome.sums.new_full((len(outcome.sums), width), torch.inf)
-    sums[:, stretch.own] = outcome.sums[:, stretch.queries]
-    return Outcome(outcome.grad[stretch.window], outcome.attended[stretch.window], sums)
+def _size(places: slice) -> int:
+    size: int = places.stop - places.start
+    return size
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
+def _attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """[l, H, D] and [H, l] by cuDNN."""
     found = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
-        *_batch_of_one(query, key, value), None, True, 0.0, call.is_causal, False, scale=scale
+        *_batch_of_one(query, key, value), None, True, 0.0, is_causal, False, scale=scale
     )
     return found[0][0].transpose(0, 1), found[1][0, :, :, 0]
 
 
-def _attend_backward(states: States, outcome: Outcome, call: Call, scale: float) -> States:
+def _attend_backward(states: States, outcome: Outcome, is_causal: bool, scale: float) -> States:
     query, key, value = states
     nothing: Any = None
     random_state = _no_random_state(query.device)
     found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
         *_batch_of_one(outcome.grad, query, key, value, outcome.attended), outcome.sums[None, :, :, None],
-        random_state, random_state, nothing, nothing, nothing, len(query), len(key), 0.0, call.is_causal, scale=scale,
+        random_state, random_state, nothing, nothing, nothing, len(query), len(key), 0.0, is_causal, scale=scale,
     )  # fmt: skip
     of_query, of_key, of_value = (grad[0].transpose(0, 1) for grad in found)
     return of_query, of_key, of_value
