@@ -38,6 +38,9 @@ class Optimizer:
             weight_decay=config.weight_decay,
             fused=True,
         )
+        # What stays must not come to lie where sampling will want large pieces of a GPU's memory again.
+        for name in self._rounded:
+            self._adamw.state[self._learned[name]] = _no_moments(self._learned[name])
 
     def gather(self) -> None:
         """Add the gradients of a backward pass to those of the masters."""
@@ -90,7 +93,7 @@ class Optimizer:
         num_updates: dict[str, int] = {}
         for name, parameter in self._learned.items():
             held = self._adamw.state.get(parameter)
-            if held:
+            if held and held["step"]:
                 tensors |= {f"{moment}.{name}": held[moment] for moment in _MOMENTS}
                 num_updates[name] = int(held["step"])
         return tensors, {"num_updates": num_updates}
@@ -113,6 +116,12 @@ class Optimizer:
         if self._rounded:
             targets = [self._parameters[name].detach() for name in self._rounded]
             torch._foreach_copy_(targets, [self._learned[name].detach() for name in self._rounded])
+
+
+def _no_moments(parameter: torch.nn.Parameter) -> dict[str, Tensor]:
+    """What AdamW begins with."""
+    moments = {name: torch.zeros_like(parameter) for name in _MOMENTS}
+    return {"step": torch.zeros((), device=parameter.device), **moments}
 
 
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:
