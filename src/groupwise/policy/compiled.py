@@ -86,7 +86,16 @@ def _compiled(plain: Any, is_dynamic: bool) -> Any:
     import torch._dynamo as dynamo
 
     dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _MOST_FORMS)
-    return torch.compile(plain, dynamic=is_dynamic)
+    return torch.compile(_twin(plain) if is_dynamic else plain, dynamic=is_dynamic)
+
+
+def _twin(plain: Any) -> Any:
+    """The same function with code of its own. What is compiled is kept with the code: where both forms fit, the one of
+    every length must not take the place of the one made for this length."""
+    code = plain.__code__.replace(co_name=f"{plain.__code__.co_name}_of_any_length")
+    twin = types.FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__)
+    twin.__kwdefaults__ = plain.__kwdefaults__
+    return twin
 
 
 def _numbered(number: int, plain: Any) -> Any:

@@ -26,6 +26,9 @@ from groupwise.update.stretches import Call, Outcome, Spans, States, wide
 
 _numbers = count()
 _layouts: WeakValueDictionary[int, Layout] = WeakValueDictionary()
+# Lengths of the row, the first ones seen, for which layers are compiled apart; all others share a form.
+_OWN_FORMS = 2
+_lengths_with_own_form: list[int] = []
 # Head widths that the kernels take are multiples of this, up to the widest.
 _GRAIN, WIDEST_HEAD = 8, 256
 
@@ -64,10 +67,14 @@ class Layout:
 
 
 class SplitGroups:
-    """Called with a layer's queries, keys and values of the flat row; inside compiled layers an opaque call."""
+    """Called with a layer's queries, keys and values of the flat row; inside compiled layers an opaque call.
 
-    def __init__(self, layout: Layout, compiles: bool, checkpoints: bool) -> None:
+    is_dynamic: the layers are not compiled for this length but for any.
+    """
+
+    def __init__(self, layout: Layout, length: int, compiles: bool, checkpoints: bool) -> None:
         self.layout, self.compiles, self.checkpoints = layout, compiles, checkpoints
+        self.is_dynamic = compiles and not _has_own_form(length)
         # A compiled layer takes tensors only: the layout travels as a number.
         number = next(_numbers)
         self.handle = torch.tensor(number)
@@ -88,7 +95,7 @@ class SplitGroups:
     ) -> SplitGroups:
         """From the places of each prompt and of each answer, and the answers' prompts."""
         layout = Layout.build(prompts, answers, prompt_of, device)
-        return cls(layout.with_cudnn(length) if has_cudnn else layout, compiles, checkpoints)
+        return cls(layout.with_cudnn(length) if has_cudnn else layout, length, compiles, checkpoints)
 
     def __call__(self, _layer: int | None, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         width = query.shape[-1]
@@ -99,6 +106,12 @@ class SplitGroups:
         attended, _ = _attend_groups(query, key, value, self.handle, scale)
         result: Tensor = attended[..., :width].transpose(1, 2)
         return result
+
+
+def _has_own_form(length: int) -> bool:
+    if length not in _lengths_with_own_form and len(_lengths_with_own_form) < _OWN_FORMS:
+        _lengths_with_own_form.append(length)
+    return length in _lengths_with_own_form
 
 
 @torch.library.custom_op("groupwise::attend_groups", mutates_args=())
