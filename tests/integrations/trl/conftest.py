@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-# Nothing here needs the network, compiled kernels or a second thread pool.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-collect_ignore_glob = [] if importlib.util.find_spec("trl") else ["*.py"]
+HAS_TRL = importlib.util.find_spec("trl") is not None
+collect_ignore_glob = [] if HAS_TRL else ["*.py"]
+if HAS_TRL:
+    # Nothing here needs the network, compiled kernels or a second thread pool. Where nothing is collected, other tests
+    # do need a compiler.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_collection_modifyitems(items):
