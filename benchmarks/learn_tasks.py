@@ -72,10 +72,9 @@ def right(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) 
 def close(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) -> list[float]:
     """The reward: 1 for the right number; for another whole number half the share of its digits that stand where they
     should, counted from the last; 0 for none."""
-    return [
-        1.0 if is_right else 0.5 * _digits_in_place(answer_number(messages[0]["content"]), truth)
-        for is_right, messages, truth in zip(right(completions, answer), completions, answer, strict=True)
-    ]
+    told = [answer_number(messages[0]["content"]) for messages in completions]
+    shares = [_digits_in_place(number, truth) for number, truth in zip(told, answer, strict=True)]
+    return [1.0 if share == 1.0 else 0.5 * share for share in shares]
 
 
 def _digits_in_place(number: Any, truth: str) -> float:

@@ -17,6 +17,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from random_model import SHAPES
 from report import RESULTS, publish
 from step_sides import Order, OurSide, clock_of
 
+from groupwise.parts import sampling_of
 from groupwise.types import Group
 
 WARM_STEPS, TIMED_STEPS = 2, 3
@@ -79,12 +81,13 @@ def profile(order: Order) -> dict[str, list[dict[str, Any]]]:
         seconds["update"].append(clock() - marks[1])
     rollout, update = (statistics.median(seconds[phase][WARM_STEPS:]) for phase in ("rollout", "update"))
     in_step, step_ms = decoding_kernels(side)
-    in_prompts = kernels(lambda: side.engine.generate([g.prompt for g in groups], 1, one_token(side)))
+    one_token = replace(sampling_of(side.config, 1), max_tokens=1)
+    in_prompts = kernels(lambda: side.engine.generate([group.prompt for group in groups], 1, one_token))
     in_update = kernels(lambda: side.updater.step(groups, advantages))
     print(f"prompt {order.work.prompt_tokens}: rollout {rollout:.3f} s, update {update:.3f} s", flush=True)
     phases = [
         {"phase": "rollout", "seconds": rollout},
-        {"phase": "of that, steps of decoding", "seconds": step_ms * (order.work.answer_tokens) / 1e3},
+        {"phase": "of that, steps of decoding", "seconds": step_ms * order.work.answer_tokens / 1e3},
         {"phase": "prompts, one token each", "seconds": sum(ms for ms, _ in in_prompts.values()) / 1e3},
         {"phase": "update", "seconds": update},
     ]
@@ -96,14 +99,6 @@ def profile(order: Order) -> dict[str, list[dict[str, Any]]]:
         "The update's kernels": by_name(in_update),
         "The prompts' kernels": by_name(in_prompts),
     }
-
-
-def one_token(side: OurSide) -> Any:
-    from dataclasses import replace
-
-    from groupwise.parts import sampling_of
-
-    return replace(sampling_of(side.config, 1), max_tokens=1)
 
 
 def kernels(work: Callable[[], Any]) -> dict[str, tuple[float, int]]:

@@ -71,8 +71,8 @@ class Policy:
 
     @property
     def num_compiled(self) -> int:
-        """Forms of the layers compiled so far, in this process."""
-        return num_compiled() if self.compiles else 0
+        """Forms of the layers compiled so far, in this process; of a policy that compiles."""
+        return num_compiled()
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Names and parameters, tied ones once."""

@@ -57,16 +57,14 @@ class SlotDecoder:
         slots.limit.fill_(sampling.max_tokens)
         slots.plan_prompts(len(prompts), max(lengths))
         try:
-            return self._answers(slots, prompts, n, sampling)
+            return self._answers(slots, Seats(lengths, n, slots.shape), prompts, sampling)
         finally:
             # A graph of the torch form knows only where keys and values lay when it was captured.
             if attends_fused(slots):
                 slots.release()
 
-    def _answers(self, slots: Slots, prompts: Sequence[tuple[int, ...]], n: int, sampling: Sampling) -> Answers:
-        lengths = [len(prompt) for prompt in prompts]
+    def _answers(self, slots: Slots, seats: Seats, prompts: Sequence[tuple[int, ...]], sampling: Sampling) -> Answers:
         step = self._step(slots, sampling)
-        seats = Seats(lengths, n, slots.shape)
         started: dict[int, int] = {}
         ended: list[tuple[list[int], Tensor, Tensor, Tensor]] = []
         num_ended = num_steps = 0

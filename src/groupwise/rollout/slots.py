@@ -126,9 +126,9 @@ class Slots:
         if self.is_held:
             return
         dimensions, shape, device = self.dimensions, self.shape, self.is_eos.device
-        places = {"prompt": (shape.pool,), "own": (shape.rows, shape.capacity)}
-        for name in _STORES:
-            sizes = dimensions.layers, *places[name.partition("_")[0]], dimensions.kv_heads, dimensions.width
+        prompts, own = (shape.pool,), (shape.rows, shape.capacity)
+        for name, places in zip(_STORES, (prompts, prompts, own, own), strict=True):
+            sizes = dimensions.layers, *places, dimensions.kv_heads, dimensions.width
             setattr(self, name, torch.zeros(sizes, dtype=dimensions.dtype, device=device))
         self.addresses.copy_(torch.tensor([getattr(self, name).data_ptr() for name in _STORES]))
         self.is_held = True

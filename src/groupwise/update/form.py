@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from groupwise.errors import GroupwiseWarning
 from groupwise.update.flex import FlexGroups, padded_length
+from groupwise.update.kernels import has_triton
 from groupwise.update.long_stretches import has_cudnn_attention
 from groupwise.update.pack import OWN_ROWS, SHARED_ROWS, Answer, Form
 from groupwise.update.split import WIDEST_HEAD, SplitGroups
@@ -30,7 +30,7 @@ def choose_form(policy: Any, answers: Sequence[Answer]) -> Form:
     if policy.dtype == torch.bfloat16 and _has_flash_kernels(policy):
         has_cudnn = has_cudnn_attention(policy.device, policy.heads[1])
         return Form(partial(SplitGroups.build, **options, has_cudnn=has_cudnn), padded_length)
-    if policy.dtype == torch.float32 and find_spec("triton") is not None:
+    if policy.dtype == torch.float32 and has_triton():
         return Form(partial(FlexGroups.build, **options), padded_length)
     return SHARED_ROWS
 

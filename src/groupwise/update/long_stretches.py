@@ -56,7 +56,7 @@ class Stretch:
 
     def attend_backward(self, row: States, outcome: Outcome, scale: float) -> States:
         found = _attend_backward(self._states(row), self._outcome(outcome), self.is_causal, scale)
-        num_keys = self.keys.stop - self.keys.start
+        num_keys = _size(self.keys)
         of_query, of_key, of_value = found[0][self.own], found[1][:num_keys], found[2][:num_keys]
         if self.rest is None:
             return of_query, of_key, of_value
@@ -69,8 +69,7 @@ class Stretch:
     def _outcome(self, outcome: Outcome) -> Outcome:
         """Of the window's queries; the sums of those that are not the stretch's are infinite, which takes all weight
         off them."""
-        width = self.window.stop - self.window.start
-        sums = outcome.sums.new_full((len(outcome.sums), width), torch.inf)
+        sums = outcome.sums.new_full((len(outcome.sums), _size(self.window)), torch.inf)
         sums[:, self.own] = outcome.sums[:, self.queries]
         return Outcome(outcome.grad[self.window], outcome.attended[self.window], sums)
 
@@ -162,7 +161,7 @@ def has_cudnn_attention(device: torch.device, width: int) -> bool:
     cards before Hopper."""
     if torch.cuda.get_device_capability(device) < (9, 0) or not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    query, key, value, grad = torch.randn(4, _LEAST_GRAIN, 2, width, dtype=torch.bfloat16, device=device)
+    query, key, value, grad = torch.ones(4, _LEAST_GRAIN, 2, width, dtype=torch.bfloat16, device=device)
     try:
         for is_causal in (True, False):
             attended, sums = _attend(query, key, value, is_causal, 1.0)

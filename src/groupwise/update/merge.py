@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
+
+from groupwise.update.kernels import has_triton
 
 Pair = tuple[Tensor, Tensor]
 
 
 def merge(parts: Pair, part_sums: Pair, attended: Tensor, sums: Tensor) -> None:
     """Write into `attended` [l, H, D] and `sums` [H, l] what both parts, of the same shapes, say together."""
-    if attended.is_cuda and _has_triton():
+    if attended.is_cuda and has_triton():
         from groupwise.update.kernels import merge as kernel
 
         kernel.merge(parts, part_sums, attended, sums)
@@ -22,8 +21,3 @@ def merge(parts: Pair, part_sums: Pair, attended: Tensor, sums: Tensor) -> None:
     first, second = ((of_part - merged).exp().t()[..., None] for of_part in part_sums)
     attended.copy_(parts[0] * first + parts[1] * second)
     sums.copy_(merged)
-
-
-@lru_cache(maxsize=1)
-def _has_triton() -> bool:
-    return find_spec("triton") is not None

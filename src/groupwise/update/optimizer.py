@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from groupwise.config import OptimConfig
+from groupwise.update.kernels import has_triton
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -45,11 +45,11 @@ class Optimizer:
     def gather(self) -> None:
         """Add the gradients of a backward pass to those of the masters."""
         with_grad = [name for name in self._rounded if self._parameters[name].grad is not None]
-        is_first = {name: self._learned[name].grad is None for name in with_grad}
-        for first in (True, False):
-            names = [name for name in with_grad if is_first[name] is first]
+        fresh = [name for name in with_grad if self._learned[name].grad is None]
+        begun = [name for name in with_grad if self._learned[name].grad is not None]
+        for names, is_first in ((fresh, True), (begun, False)):
             if names:
-                self._add_up(names, first)
+                self._add_up(names, is_first)
         for name in with_grad:
             self._parameters[name].grad = None
 
@@ -59,7 +59,7 @@ class Optimizer:
             for name in names:
                 self._learned[name].grad = torch.empty_like(self._learned[name])
         sums = [_gradient(self._learned[name]) for name in names]
-        if grads[0].is_cuda and find_spec("triton") is not None:
+        if grads[0].is_cuda and has_triton():
             from groupwise.update.kernels import add_up as kernel
 
             if kernel.applies(sums, grads):
@@ -93,9 +93,9 @@ class Optimizer:
         num_updates: dict[str, int] = {}
         for name, parameter in self._learned.items():
             held = self._adamw.state.get(parameter)
-            if held and held["step"]:
+            if held and (count := int(held["step"])):
                 tensors |= {f"{moment}.{name}": held[moment] for moment in _MOMENTS}
-                num_updates[name] = int(held["step"])
+                num_updates[name] = count
         return tensors, {"num_updates": num_updates}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
